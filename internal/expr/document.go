@@ -1,0 +1,562 @@
+package expr
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// CheckJSON says whether doc is a JSON document that can be stored and read the same by everyone. It refuses,
+// with a *DocumentError: anything that isn't JSON, invalid UTF-8, lone surrogates, U+0000 in strings and
+// keys, a key that comes twice in one object, nesting beyond NestingMax, and more than DocumentBytesMax.
+func CheckJSON(doc []byte) error {
+	if err := scan(doc, true); err != nil {
+		return err
+	}
+	return nil
+}
+
+// CanonicalJSON is doc in the one form that equal documents share: keys sorted by their bytes, no white space,
+// strings with as few escapes as can be. Numbers keep the digits they were written with: 1.0 stays 1.0. It
+// refuses what CheckJSON refuses.
+func CanonicalJSON(doc []byte) ([]byte, error) {
+	if err := scan(doc, true); err != nil {
+		return nil, err
+	}
+	i := space(doc, 0)
+	out, _ := canonical(make([]byte, 0, len(doc)), doc, i, false)
+	return out, nil
+}
+
+// CompactJSON is CanonicalJSON: the canonical form has no white space, and there is no second one.
+func CompactJSON(doc []byte) ([]byte, error) { return CanonicalJSON(doc) }
+
+// scan reads all of doc by the grammar. Strict also refuses what is JSON but not fit to be stored.
+func scan(doc []byte, strict bool) *DocumentError {
+	if len(doc) > DocumentBytesMax {
+		return &DocumentError{CodeTooLarge, "$", fmt.Sprintf("the document has %d bytes, the limit is %d", len(doc), DocumentBytesMax)}
+	}
+	s := scanner{b: doc, strict: strict}
+	i := space(doc, 0)
+	if i == len(doc) {
+		return &DocumentError{CodeBadDocument, "$", "no JSON: the document is empty"}
+	}
+	i = s.value(i, 0)
+	if i >= 0 {
+		if i = space(doc, i); i < len(doc) {
+			i = s.fail(CodeBadDocument, "not JSON: something follows the value at byte %d", i)
+		}
+	}
+	if i < 0 {
+		return &DocumentError{s.code, s.path(), s.msg}
+	}
+	return nil
+}
+
+// scanner holds a document under validation. Its methods take the place where something starts and return the
+// place after it, or -1 after a failure.
+type scanner struct {
+	b      []byte
+	strict bool
+	keys   [][]byte // keys of the open objects, decoded; those of the innermost last
+	code   Code
+	msg    string
+	trail  []string // from the failure outwards
+}
+
+func (s *scanner) fail(code Code, format string, args ...any) int {
+	s.code, s.msg = code, fmt.Sprintf(format, args...)
+	return -1
+}
+
+func (s *scanner) path() string {
+	n := []byte("$")
+	for _, t := range slices.Backward(s.trail) {
+		n = append(n, t...)
+	}
+	return string(n)
+}
+
+func keySegment(key []byte) string {
+	if k := shortKey(string(key)); isWord(k) {
+		return "." + k
+	} else if k[0] == '"' {
+		return "[" + k + "]"
+	} else {
+		return "." + k
+	}
+}
+
+func (s *scanner) value(i, depth int) int {
+	if i >= len(s.b) {
+		return s.fail(CodeBadDocument, "not JSON: it ends too early")
+	}
+	switch c := s.b[i]; c {
+	case '{':
+		if depth >= NestingMax {
+			return s.fail(CodeNesting, "nested deeper than %d", NestingMax)
+		}
+		return s.object(i, depth)
+	case '[':
+		if depth >= NestingMax {
+			return s.fail(CodeNesting, "nested deeper than %d", NestingMax)
+		}
+		return s.array(i, depth)
+	case '"':
+		return s.string(i, "a string")
+	case 't':
+		return s.word(i, "true")
+	case 'f':
+		return s.word(i, "false")
+	case 'n':
+		return s.word(i, "null")
+	default:
+		return s.number(i)
+	}
+}
+
+func (s *scanner) word(i int, w string) int {
+	if i+len(w) > len(s.b) || string(s.b[i:i+len(w)]) != w {
+		return s.fail(CodeBadDocument, "not JSON at byte %d", i)
+	}
+	return i + len(w)
+}
+
+func (s *scanner) number(i int) int {
+	start := i
+	digits := func() bool {
+		from := i
+		for i < len(s.b) && s.b[i] >= '0' && s.b[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if i < len(s.b) && s.b[i] == '-' {
+		i++
+	}
+	zero := i < len(s.b) && s.b[i] == '0'
+	from := i
+	if !digits() || zero && i > from+1 {
+		return s.fail(CodeBadDocument, "not JSON at byte %d", start)
+	}
+	if i < len(s.b) && s.b[i] == '.' {
+		i++
+		if !digits() {
+			return s.fail(CodeBadDocument, "not JSON: a number without digits after its point at byte %d", start)
+		}
+	}
+	if i < len(s.b) && (s.b[i] == 'e' || s.b[i] == 'E') {
+		i++
+		if i < len(s.b) && (s.b[i] == '+' || s.b[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return s.fail(CodeBadDocument, "not JSON: a number without digits in its exponent at byte %d", start)
+		}
+	}
+	return i
+}
+
+func (s *scanner) string(i int, what string) int {
+	start := i
+	high := false
+	for i++; i < len(s.b); i++ {
+		switch c := s.b[i]; {
+		case c == '"':
+			if high && !utf8.Valid(s.b[start:i]) {
+				return s.fail(CodeUTF8, "%s holds invalid UTF-8", what)
+			}
+			return i + 1
+		case c == '\\':
+			i++
+			if i >= len(s.b) {
+				break
+			}
+			switch s.b[i] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			case 'u':
+				r := hex4(s.b, i+1)
+				if r < 0 {
+					return s.fail(CodeBadDocument, "not JSON: a broken \\u escape at byte %d", i-1)
+				}
+				i += 4
+				if !s.strict {
+					continue
+				}
+				if r == 0 {
+					return s.fail(CodeNUL, "%s holds U+0000, which can't be stored", what)
+				}
+				if utf16.IsSurrogate(r) {
+					low := rune(-1)
+					if i+2 < len(s.b) && s.b[i+1] == '\\' && s.b[i+2] == 'u' {
+						low = hex4(s.b, i+3)
+					}
+					if utf16.DecodeRune(r, low) == utf8.RuneError {
+						return s.fail(CodeUTF8, "%s holds half a surrogate pair", what)
+					}
+					i += 6
+				}
+			default:
+				return s.fail(CodeBadDocument, "not JSON: an unknown escape at byte %d", i-1)
+			}
+		case c < 0x20:
+			return s.fail(CodeBadDocument, "not JSON: a bare control character in %s at byte %d", what, i)
+		case c >= utf8.RuneSelf:
+			high = true
+		}
+	}
+	return s.fail(CodeBadDocument, "not JSON: %s without an end", what)
+}
+
+func (s *scanner) array(i, depth int) int {
+	i = space(s.b, i+1)
+	if i < len(s.b) && s.b[i] == ']' {
+		return i + 1
+	}
+	for n := 0; ; n++ {
+		if i = s.value(i, depth+1); i < 0 {
+			s.trail = append(s.trail, "["+strconv.Itoa(n)+"]")
+			return -1
+		}
+		i = space(s.b, i)
+		switch {
+		case i < len(s.b) && s.b[i] == ',':
+			i = space(s.b, i+1)
+		case i < len(s.b) && s.b[i] == ']':
+			return i + 1
+		default:
+			return s.fail(CodeBadDocument, "not JSON: an array without , or ] at byte %d", i)
+		}
+	}
+}
+
+// seenMin is from how many keys on a set pays against comparing with each.
+const seenMin = 16
+
+func (s *scanner) object(i, depth int) int {
+	i = space(s.b, i+1)
+	if i < len(s.b) && s.b[i] == '}' {
+		return i + 1
+	}
+	base := len(s.keys)
+	var seen map[string]struct{}
+	for {
+		if i >= len(s.b) || s.b[i] != '"' {
+			return s.fail(CodeBadDocument, "not JSON: an object without a key at byte %d", i)
+		}
+		from := i
+		if i = s.string(i, "a key"); i < 0 {
+			return -1
+		}
+		key := s.b[from+1 : i-1]
+		if s.strict {
+			if bytes.IndexByte(key, '\\') >= 0 {
+				key = unescape(nil, key)
+			}
+			open := s.keys[base:]
+			dup := false
+			if seen != nil {
+				_, dup = seen[string(key)]
+			} else {
+				dup = slices.ContainsFunc(open, func(k []byte) bool { return bytes.Equal(k, key) })
+			}
+			if dup {
+				s.trail = append(s.trail, keySegment(key))
+				return s.fail(CodeDuplicate, "the key comes twice in one object")
+			}
+			if seen != nil {
+				seen[string(key)] = struct{}{}
+			} else if s.keys = append(s.keys, key); len(open)+1 == seenMin {
+				seen = make(map[string]struct{}, 2*seenMin)
+				for _, k := range s.keys[base:] {
+					seen[string(k)] = struct{}{}
+				}
+			}
+		}
+		i = space(s.b, i)
+		if i >= len(s.b) || s.b[i] != ':' {
+			return s.fail(CodeBadDocument, "not JSON: a key without a colon at byte %d", i)
+		}
+		if i = s.value(space(s.b, i+1), depth+1); i < 0 {
+			if !s.strict && bytes.IndexByte(key, '\\') >= 0 {
+				key = unescape(nil, key)
+			}
+			s.trail = append(s.trail, keySegment(key))
+			return -1
+		}
+		i = space(s.b, i)
+		switch {
+		case i < len(s.b) && s.b[i] == ',':
+			i = space(s.b, i+1)
+		case i < len(s.b) && s.b[i] == '}':
+			s.keys = s.keys[:base]
+			return i + 1
+		default:
+			return s.fail(CodeBadDocument, "not JSON: an object without , or } at byte %d", i)
+		}
+	}
+}
+
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+func hex4(b []byte, i int) rune {
+	if i+4 > len(b) {
+		return -1
+	}
+	var r rune
+	for _, c := range b[i : i+4] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// What follows reads documents that scan has accepted, so it doesn't look for errors.
+
+// skip returns the place after the value that starts at i.
+func skip(b []byte, i int) int {
+	switch b[i] {
+	case '"':
+		return skipString(b, i)
+	case '{', '[':
+		for depth := 0; ; i++ {
+			switch b[i] {
+			case '"':
+				i = skipString(b, i) - 1
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+	default:
+		for i < len(b) {
+			switch b[i] {
+			case ',', ']', '}', ' ', '\n', '\t', '\r':
+				return i
+			}
+			i++
+		}
+		return i
+	}
+}
+
+func skipString(b []byte, i int) int {
+	for i++; b[i] != '"'; i++ {
+		if b[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+// members calls f with the raw key (between its quotes) and the raw value of each member of the object at i,
+// in the document's order, until f says no.
+func members(b []byte, i int, f func(key, value []byte) bool) {
+	for i = space(b, i+1); b[i] != '}'; {
+		end := skipString(b, i)
+		from := space(b, space(b, end)+1)
+		to := skip(b, from)
+		if !f(b[i+1:end-1], b[from:to]) {
+			return
+		}
+		if i = space(b, to); b[i] == ',' {
+			i = space(b, i+1)
+		}
+	}
+}
+
+// elements calls f with each raw element of the array at i until f says no.
+func elements(b []byte, i int, f func(value []byte) bool) {
+	for i = space(b, i+1); b[i] != ']'; {
+		to := skip(b, i)
+		if !f(b[i:to]) {
+			return
+		}
+		if i = space(b, to); b[i] == ',' {
+			i = space(b, i+1)
+		}
+	}
+}
+
+// unescape appends the decoded content of a JSON string, given without its quotes.
+func unescape(dst, raw []byte) []byte {
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		if c != '\\' {
+			dst = append(dst, c)
+			continue
+		}
+		i++
+		switch raw[i] {
+		case 'b':
+			dst = append(dst, '\b')
+		case 'f':
+			dst = append(dst, '\f')
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'u':
+			r := hex4(raw, i+1)
+			i += 4
+			if utf16.IsSurrogate(r) {
+				low := rune(-1)
+				if i+2 < len(raw) && raw[i+1] == '\\' && raw[i+2] == 'u' {
+					low = hex4(raw, i+3)
+				}
+				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+					i += 6
+				}
+			}
+			dst = utf8.AppendRune(dst, r)
+		default:
+			dst = append(dst, raw[i])
+		}
+	}
+	return dst
+}
+
+// text is the decoded content of a raw JSON string, quotes included.
+func text(raw []byte) string {
+	raw = raw[1 : len(raw)-1]
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw)
+	}
+	return string(unescape(nil, raw))
+}
+
+// appendString appends s as a JSON string with as few escapes as can be.
+func appendString(dst []byte, s string) []byte {
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c >= 0x20:
+			dst = append(dst, c)
+		case c == '\b':
+			dst = append(dst, '\\', 'b')
+		case c == '\f':
+			dst = append(dst, '\\', 'f')
+		case c == '\n':
+			dst = append(dst, '\\', 'n')
+		case c == '\r':
+			dst = append(dst, '\\', 'r')
+		case c == '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+		}
+	}
+	return append(dst, '"')
+}
+
+// canonical appends the canonical form of the value at i and returns the place after it. With values set,
+// numbers that are equal come out the same too.
+func canonical(dst, b []byte, i int, values bool) ([]byte, int) {
+	end := skip(b, i)
+	switch b[i] {
+	case '"':
+		return appendString(dst, text(b[i:end])), end
+	case '[':
+		dst = append(dst, '[')
+		elements(b, i, func(v []byte) bool {
+			dst, _ = canonical(dst, v, 0, values)
+			dst = append(dst, ',')
+			return true
+		})
+		return closing(dst, ']'), end
+	case '{':
+		type span struct {
+			key      string
+			from, to int // of the member in dst, comma included
+		}
+		var spans []span
+		start := len(dst) + 1
+		dst = append(dst, '{')
+		sorted := true
+		members(b, i, func(k, v []byte) bool {
+			key := string(unescape(nil, k))
+			from := len(dst)
+			dst = append(appendString(dst, key), ':')
+			dst, _ = canonical(dst, v, 0, values)
+			dst = append(dst, ',')
+			sorted = sorted && (len(spans) == 0 || spans[len(spans)-1].key < key)
+			spans = append(spans, span{key, from, len(dst)})
+			return true
+		})
+		if !sorted {
+			old := bytes.Clone(dst[start:])
+			slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.key, b.key) })
+			dst = dst[:start]
+			for _, s := range spans {
+				dst = append(dst, old[s.from-start:s.to-start]...)
+			}
+		}
+		return closing(dst, '}'), end
+	default:
+		if c := b[i]; values && (c == '-' || c >= '0' && c <= '9') {
+			return parseDecimal(b[i:end]).append(dst), end
+		}
+		return append(dst, b[i:end]...), end
+	}
+}
+
+// closing ends a list of members that each have a comma behind them.
+func closing(dst []byte, c byte) []byte {
+	if dst[len(dst)-1] == ',' {
+		dst[len(dst)-1] = c
+		return dst
+	}
+	return append(dst, c)
+}
+
+// compact appends raw without white space and returns how deep it is nested.
+func compact(dst, raw []byte) ([]byte, int) {
+	depth, deepest := 0, 0
+	for i := 0; i < len(raw); {
+		switch c := raw[i]; c {
+		case '"':
+			end := skipString(raw, i)
+			dst = append(dst, raw[i:end]...)
+			i = end
+			continue
+		case ' ', '\n', '\t', '\r':
+		case '{', '[':
+			depth++
+			deepest = max(deepest, depth)
+			dst = append(dst, c)
+		case '}', ']':
+			depth--
+			dst = append(dst, c)
+		default:
+			dst = append(dst, c)
+		}
+		i++
+	}
+	return dst, deepest
+}

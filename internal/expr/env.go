@@ -1,0 +1,458 @@
+// Package expr is CEL over JSON Schemas: it compiles the expressions of a definition against the schemas of its
+// variables, and evaluates them over JSON documents without changing a digit. It is pure: no clock, no chance,
+// no input or output; the same expression over the same documents gives the same bytes or the same error.
+//
+// # Types
+//
+// A schema's object becomes an object with typed fields (a field that the schema doesn't list is a compile
+// error), array a list, string a string, boolean a bool, integer an int, number a double. Null in a list of types
+// makes a nullable. Everything else (no schema, anyOf, oneOf, several types) is dyn: anything goes at compile time,
+// and what doesn't fit is an EvalError.
+//
+// # Numbers
+//
+// A number that is only passed on keeps its digits: by path, inside objects and lists, in list and map literals,
+// through conditions, dyn() and string(). So 12345678901234567890123, 1.0 and 1.50 arrive as they were written. (-0
+// as an integer of its own may become 0.) Numbers are never rounded on the way into arithmetic: an integer beyond 64
+// bits, or a decimal with more digits than a double tells apart, is an EvalError with CodeNumber as soon as
+// something computes with it. Integer arithmetic that overflows is an error; doubles compute as doubles do, so money
+// belongs in integers. == and in compare an int with a double by their exact values.
+//
+// # Functions
+//
+// CEL's standard functions and macros, and charAt, indexOf, join, lastIndexOf, lowerAscii, replace, reverse, split,
+// substring, trim, upperAscii. There is no now(); time zones by name are left out, since their rules differ
+// between machines. The pattern of matches() is a literal. Field names that aren't identifiers are written in
+// backticks: input.`order-id`.
+package expr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/common/ast"
+	celenv "cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/ext"
+)
+
+// Var is a variable that expressions may use.
+type Var struct {
+	// Name is an identifier that is neither one of CEL's reserved words nor the name of one of its types.
+	Name string
+	// Schema of its documents; nil means any.
+	Schema *Schema
+}
+
+// Env is a set of variables to compile expressions against. It is safe for concurrent use.
+type Env struct {
+	vars    map[string]*Schema
+	names   []string // sorted
+	types   *provider
+	env     *cel.Env
+	planner *planner
+	mu      sync.Mutex // one Compile at a time, for types.missed
+}
+
+// base is what all environments share: building it takes milliseconds.
+var base = sync.OnceValues(func() (*baseEnv, error) {
+	var zones []*celenv.Overload
+	for _, id := range zoneOverloads {
+		zones = append(zones, &celenv.Overload{ID: id})
+	}
+	exclude := make([]*celenv.Function, 0, len(zoneFunctions))
+	for _, f := range zoneFunctions {
+		exclude = append(exclude, celenv.NewFunction(f, zones...))
+	}
+	env, err := cel.NewCustomEnv(
+		cel.StdLib(cel.StdLibSubset(&celenv.LibrarySubset{ExcludeFunctions: exclude})),
+		ext.Strings(ext.StringsVersion(5)),
+		cel.EnableIdentifierEscapeSyntax(),
+		cel.DefaultUTCTimeZone(true),
+		cel.ParserExpressionSizeLimit(SourceBytesMax),
+		cel.ParserRecursionLimit(parseDepthMax),
+		cel.ParserErrorRecoveryLimit(parseErrorsMax),
+		cel.ExpressionNodeLimit(astNodesMax),
+		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(comprehensionsMax)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPlanner(env)
+	if err != nil {
+		return nil, err
+	}
+	return &baseEnv{env, p}, nil
+})
+
+type baseEnv struct {
+	env     *cel.Env
+	planner *planner
+}
+
+var zoneFunctions = []string{
+	overloads.TimeGetFullYear, overloads.TimeGetMonth, overloads.TimeGetDayOfYear, overloads.TimeGetDayOfMonth, overloads.TimeGetDate,
+	overloads.TimeGetDayOfWeek, overloads.TimeGetHours, overloads.TimeGetMinutes, overloads.TimeGetSeconds, overloads.TimeGetMilliseconds,
+}
+
+var zoneOverloads = []string{
+	overloads.TimestampToYearWithTz, overloads.TimestampToMonthWithTz, overloads.TimestampToDayOfYearWithTz,
+	overloads.TimestampToDayOfMonthZeroBasedWithTz, overloads.TimestampToDayOfMonthOneBasedWithTz, overloads.TimestampToDayOfWeekWithTz,
+	overloads.TimestampToHoursWithTz, overloads.TimestampToMinutesWithTz, overloads.TimestampToSecondsWithTz, overloads.TimestampToMillisecondsWithTz,
+}
+
+// refusedFunctions are declared by the libraries but not to be used, with what to do instead.
+var refusedFunctions = map[string]string{
+	"format": "format isn't available; put strings together with + and string(...)",
+}
+
+// reserved are words that can't be variables: CEL's reserved words, and the names of its types.
+var reserved = map[string]bool{
+	"as": true, "break": true, "const": true, "continue": true, "else": true, "false": true, "for": true, "function": true,
+	"if": true, "import": true, "in": true, "let": true, "loop": true, "namespace": true, "null": true, "package": true,
+	"return": true, "true": true, "var": true, "void": true, "while": true,
+	"bool": true, "bytes": true, "double": true, "dyn": true, "google": true, "int": true, "list": true, "map": true,
+	"null_type": true, "string": true, "type": true, "uint": true,
+}
+
+// NewEnv makes an environment. It refuses names that aren't identifiers, are reserved in CEL, or come twice, and
+// more than VarsMax variables.
+func NewEnv(vars ...Var) (*Env, error) {
+	if len(vars) > VarsMax {
+		return nil, fmt.Errorf("%d variables, the limit is %d", len(vars), VarsMax)
+	}
+	b, err := base()
+	if err != nil {
+		return nil, fmt.Errorf("CEL: %w", err)
+	}
+	e := &Env{vars: make(map[string]*Schema, len(vars)), planner: b.planner}
+	for _, v := range vars {
+		switch {
+		case !isWord(v.Name):
+			return nil, fmt.Errorf("variable %s: want a name of letters, digits and _", shortKey(v.Name))
+		case reserved[v.Name]:
+			return nil, fmt.Errorf("variable %s: the word is reserved in CEL; choose another name", v.Name)
+		}
+		if _, twice := e.vars[v.Name]; twice {
+			return nil, fmt.Errorf("variable %s: it comes twice", v.Name)
+		}
+		e.vars[v.Name] = v.Schema
+		e.names = append(e.names, v.Name)
+	}
+	slices.Sort(e.names)
+	e.types = newProvider(b.env.CELTypeProvider(), vars)
+	opts := []cel.EnvOption{cel.CustomTypeProvider(e.types)}
+	for _, n := range e.names {
+		opts = append(opts, cel.Variable(n, e.types.celType(e.vars[n], 0)))
+	}
+	if e.env, err = b.env.Extend(opts...); err != nil {
+		return nil, fmt.Errorf("CEL: %w", err)
+	}
+	return e, nil
+}
+
+// Compile checks an expression and makes a program of it. want is the schema its value is for, nil if any JSON will
+// do; what the types leave open is checked when it is evaluated. The error is an *Error.
+func (e *Env) Compile(src string, want *Schema) (*Program, error) {
+	p, err := e.compile(src, want)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (e *Env) compile(src string, want *Schema) (p *Program, err *Error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p, err = nil, &Error{CodeInternal, 1, 1, "the expression can't be compiled: a bug in the compiler; please report it"}
+		}
+	}()
+	if want == nil {
+		want = Any
+	}
+	switch {
+	case len(src) > SourceBytesMax:
+		return nil, &Error{CodeTooLong, 1, 1, fmt.Sprintf("the expression has %d bytes, the limit is %d", len(src), SourceBytesMax)}
+	case strings.TrimSpace(src) == "":
+		return nil, &Error{CodeSyntax, 1, 1, "the expression is empty"}
+	case !utf8.ValidString(src):
+		return nil, &Error{CodeSyntax, 1, 1, "the expression isn't UTF-8"}
+	}
+	if err := checkDepth(src); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.types.missed = nil
+	checked, issues := e.env.Compile(src)
+	missed := e.types.missed
+	e.mu.Unlock()
+	if issues.Err() != nil {
+		return nil, e.explain(issues, missed)
+	}
+	root := checked.NativeRep()
+	c := checker{Env: e, ast: root}
+	if err := c.walk(root.Expr()); err != nil {
+		return nil, err
+	}
+	if err := c.fits(root.Expr(), want, 0); err != nil {
+		return nil, err
+	}
+	est, cerr := e.env.EstimateCost(checked, estimator{e.vars})
+	if cerr != nil {
+		return nil, &Error{CodeCost, 1, 1, "the cost of the expression can't be estimated"}
+	}
+	if est.Max > CostEstimateMax {
+		return nil, &Error{CodeCost, 1, 1, "the expression may take too much work: loop over fewer lists at once, or bound them with maxItems and maxLength in the schema"}
+	}
+	prg, perr := e.env.PlanProgram(root, cel.CostLimit(CostMax), cel.CustomDecoratorV2(e.planner.decorate))
+	if perr != nil {
+		return nil, &Error{CodeInternal, 1, 1, "the expression can't be planned"}
+	}
+	return &Program{env: e, ast: root, prg: prg, want: want.typing(), refs: e.refs(root)}, nil
+}
+
+// checkDepth refuses deep bracketing before the parser sees it, whose time grows steeply with it.
+func checkDepth(src string) *Error {
+	depth, line, col := 0, 1, 0
+	var quote rune
+	escaped := false
+	for _, r := range src {
+		if col++; r == '\n' {
+			line, col = line+1, 0
+		}
+		switch {
+		case quote != 0:
+			switch {
+			case escaped:
+				escaped = false
+			case r == '\\':
+				escaped = true
+			case r == quote || r == '\n':
+				quote = 0
+			}
+		case r == '"' || r == '\'':
+			quote = r
+		case r == '(' || r == '[' || r == '{':
+			if depth++; depth > parseDepthMax {
+				return &Error{CodeTooLong, line, col, fmt.Sprintf("brackets nested deeper than %d", parseDepthMax)}
+			}
+		case r == ')' || r == ']' || r == '}':
+			depth = max(0, depth-1)
+		}
+	}
+	return nil
+}
+
+// explain makes an Error of the first of CEL's issues.
+func (e *Env) explain(issues *cel.Issues, misses []missed) *Error {
+	errs := slices.Clone(issues.Errors())
+	if len(errs) == 0 {
+		return &Error{CodeSyntax, 1, 1, "the expression doesn't compile"}
+	}
+	slices.SortStableFunc(errs, func(a, b *common.Error) int {
+		if a.Location.Line() != b.Location.Line() {
+			return a.Location.Line() - b.Location.Line()
+		}
+		return a.Location.Column() - b.Location.Column()
+	})
+	first := errs[0]
+	out := &Error{Line: max(1, first.Location.Line()), Column: max(1, first.Location.Column()+1)}
+	out.Code, out.Message = e.message(first.Message, misses)
+	if n := len(errs) - 1; n > 0 {
+		out.Message += fmt.Sprintf(" (and %d more)", n)
+	}
+	return out
+}
+
+func (e *Env) message(msg string, misses []missed) (Code, string) {
+	quoted := func(prefix string) (string, bool) {
+		rest, ok := strings.CutPrefix(msg, prefix+"'")
+		if !ok {
+			return "", false
+		}
+		name, _, ok := strings.Cut(rest, "'")
+		return name, ok
+	}
+	if name, ok := quoted("undefined field "); ok {
+		for _, m := range misses {
+			if m.field == name {
+				where := strings.TrimPrefix(m.typeName, objectPrefix)
+				return CodeUnknownField, fmt.Sprintf("%s has no field %s%s", where, shortKey(name), hint(name, e.types.schemas[m.typeName].propNames))
+			}
+		}
+		return CodeUnknownField, "no such field: " + shortKey(name)
+	}
+	if name, ok := quoted("undeclared reference to "); ok {
+		if h := hint(name, e.names); h != "" {
+			return CodeUnknownName, "unknown name " + shortKey(name) + h
+		}
+		return CodeUnknownName, "unknown name " + shortKey(name)
+	}
+	if name, ok := quoted("found no matching overload for "); ok {
+		_, args, _ := strings.Cut(msg, " applied to '")
+		what := "function " + name
+		if op, ok := operators.FindReverse(name); ok && op != "" {
+			what = "operator " + op
+		} else if name == operators.Conditional {
+			what = "operator ? :"
+		} else if name == operators.Index {
+			what = "operator []"
+		}
+		return CodeType, shortMessage(fmt.Sprintf("no %s for %s", what, plainNames(strings.TrimSuffix(args, "'"))))
+	}
+	switch {
+	case strings.HasPrefix(msg, "Syntax error:"), strings.HasPrefix(msg, "invalid "), strings.HasPrefix(msg, "unsupported "):
+		return CodeSyntax, shortMessage(msg)
+	case strings.Contains(msg, "recursion"), strings.Contains(msg, "limit"), strings.Contains(msg, "depth"), strings.Contains(msg, "exceeds"):
+		return CodeTooLong, shortMessage("the expression is too complex: " + msg)
+	case strings.Contains(msg, "type"):
+		return CodeType, shortMessage(plainNames(msg))
+	}
+	return CodeSyntax, shortMessage(plainNames(msg))
+}
+
+// checker looks at a checked expression for what CEL lets pass.
+type checker struct {
+	*Env
+	ast *ast.AST
+}
+
+func (c checker) at(x ast.Expr, code Code, format string, args ...any) *Error {
+	line, col := position(c.ast, x.ID())
+	return &Error{code, line, col, shortMessage(fmt.Sprintf(format, args...))}
+}
+
+func position(a *ast.AST, id int64) (line, col int) {
+	loc := a.SourceInfo().GetStartLocation(id)
+	return max(1, loc.Line()), max(1, loc.Column()+1)
+}
+
+// walk finds refused functions and patterns.
+func (c checker) walk(root ast.Expr) (err *Error) {
+	ast.PostOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
+		if err != nil || x.Kind() != ast.CallKind {
+			return
+		}
+		call := x.AsCall()
+		if instead := refusedFunctions[call.FunctionName()]; instead != "" {
+			err = c.at(x, CodeUnknownName, "%s", instead)
+			return
+		}
+		if call.FunctionName() != overloads.Matches {
+			return
+		}
+		args := call.Args()
+		p := args[len(args)-1]
+		src, ok := "", false
+		if p.Kind() == ast.LiteralKind {
+			var s types.String
+			s, ok = p.AsLiteral().(types.String)
+			src = string(s)
+		}
+		if !ok {
+			err = c.at(p, CodePattern, "the pattern of matches() must be a string literal")
+			return
+		}
+		if _, perr := parsePattern(src); perr != nil {
+			err = c.at(p, CodePattern, "%s", perr)
+		}
+	}))
+	return err
+}
+
+// fits checks an expression against a wanted schema, looking into literals and conditions, since the types of
+// map literals don't say which keys they have.
+func (c checker) fits(x ast.Expr, want *Schema, depth int) *Error {
+	w := want.typing()
+	if w.kind == kindAny && w.types == 0 && (w.never || x.Kind() != ast.MapKind && x.Kind() != ast.ListKind) {
+		w = Any
+	}
+	switch {
+	case depth > typeDepthMax:
+		return nil
+	case x.Kind() == ast.CallKind && x.AsCall().FunctionName() == operators.Conditional:
+		args := x.AsCall().Args()
+		if err := c.fits(args[1], want, depth+1); err != nil {
+			return err
+		}
+		return c.fits(args[2], want, depth+1)
+	case x.Kind() == ast.ListKind && (w.kind == kindList || w.kind == kindAny):
+		if why := c.types.fits(types.NewListType(types.DynType), w, depth); why != "" {
+			return c.at(x, CodeType, "%s", why)
+		}
+		for _, elem := range x.AsList().Elements() {
+			if err := c.fits(elem, w.element(), depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	case x.Kind() == ast.MapKind && (w.kind == kindObject || w.kind == kindMap || w.kind == kindAny):
+		if why := c.types.fits(types.NewMapType(types.StringType, types.DynType), w, depth); why != "" {
+			return c.at(x, CodeType, "%s", why)
+		}
+		return c.fitsMap(x, w, depth)
+	}
+	if why := c.types.fits(c.ast.GetType(x.ID()), w, depth); why != "" {
+		return c.at(x, CodeType, "%s", why)
+	}
+	return nil
+}
+
+func (c checker) fitsMap(x ast.Expr, w *Schema, depth int) *Error {
+	given := map[string]bool{}
+	constant := true
+	for _, entry := range x.AsMap().Entries() {
+		m := entry.AsMapEntry()
+		if kt := c.ast.GetType(m.Key().ID()); kt.Kind() != types.StringKind && kt.Kind() != types.DynKind {
+			return c.at(m.Key(), CodeType, "the keys of a JSON object are strings; use string(key)")
+		}
+		var key types.String
+		ok := m.Key().Kind() == ast.LiteralKind
+		if ok {
+			key, ok = m.Key().AsLiteral().(types.String)
+		}
+		if !ok {
+			constant = false
+			if err := c.fits(m.Value(), Any, depth+1); err != nil {
+				return err
+			}
+			continue
+		}
+		given[string(key)] = true
+		f := w.property(string(key))
+		if f == nil {
+			return c.at(m.Key(), CodeUnknownField, "no field %s is wanted%s", shortKey(string(key)), hint(string(key), w.propNames))
+		}
+		if err := c.fits(m.Value(), f, depth+1); err != nil {
+			return err
+		}
+	}
+	if constant {
+		for _, r := range w.required {
+			if !given[r] {
+				return c.at(x, CodeMissingField, "the field %s is required, but missing", shortKey(r))
+			}
+		}
+	}
+	return nil
+}
+
+// refs lists the variables that an expression refers to, sorted.
+func (e *Env) refs(a *ast.AST) []string {
+	var out []string
+	for _, r := range a.ReferenceMap() {
+		name := strings.TrimPrefix(r.Name, ".")
+		if _, ok := e.vars[name]; ok && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

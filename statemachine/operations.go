@@ -1,0 +1,296 @@
+package statemachine
+
+import (
+	"fmt"
+	"sort"
+
+	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
+	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
+)
+
+// hold gives a call to a person: its item is opened, or opened again.
+func (d *decider) hold(call Call, kind historyv1.ItemKind, e *historyv1.Error) {
+	for i := range d.s.Items {
+		if it := &d.s.Items[i]; it.Open() && it.Blocking && it.Call == call {
+			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemChanged{ItemChanged: &historyv1.ItemChanged{
+				Item: it.Number, Status: historyv1.ItemStatus_ITEM_STATUS_OPEN, Error: e,
+			}}})
+			return
+		}
+	}
+	d.open(call, kind, e, true)
+}
+
+func (d *decider) open(call Call, kind historyv1.ItemKind, e *historyv1.Error, blocking bool) {
+	if !blocking && len(d.s.Items) >= itemsMax {
+		return // the facts that led here stay in the history
+	}
+	f := &historyv1.ItemOpened{Item: int32(len(d.s.Items)) + 1, Kind: kind, Error: e, Blocking: blocking}
+	if call.Step != "" {
+		f.Call = call.proto()
+	}
+	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemOpened{ItemOpened: f}})
+}
+
+// passed closes the items that waited for a call.
+func (d *decider) passed(call Call, how string) {
+	d.closeItems(func(it *ItemState) bool { return it.Blocking && it.Call == call }, how)
+}
+
+func (d *decider) closeItems(match func(*ItemState) bool, how string) {
+	for i := range d.s.Items {
+		if it := &d.s.Items[i]; it.Open() && match(it) {
+			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemClosed{ItemClosed: &historyv1.ItemClosed{Item: it.Number, How: how}}})
+		}
+	}
+}
+
+// act does what a person decided about an item.
+func (d *decider) act(e Act) error {
+	it := d.s.Item(e.Item)
+	if it == nil {
+		return &Refusal{Code: RefusedNotFound, Message: fmt.Sprintf("the saga has no operations item %d", e.Item)}
+	}
+	if d.s.answered(e.RequestID) {
+		d.reply.Duplicate = true
+		return nil
+	}
+	if e.Version != 0 && e.Version != it.Version {
+		return &Refusal{Code: RefusedStale, Message: fmt.Sprintf("item %d has changed since version %d: it is now version %d, %s; look at it again", e.Item, e.Version, it.Version, statusWord(it.Status))}
+	}
+	if e.Reason == "" {
+		return &Refusal{Code: RefusedInvalid, Message: "a reason is needed: it stands in the history for good"}
+	}
+	if why := d.m.forbidden(d.s, it, e.Action); why != "" {
+		return &Refusal{Code: RefusedNotAllowed, Message: why}
+	}
+	call := it.Call
+	i, isStep := d.m.byName[call.Step]
+	output := e.Output
+	switch e.Action {
+	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
+		if e.Evidence == "" {
+			return &Refusal{Code: RefusedInvalid, Message: "evidence is needed: where can it be seen that this was done?"}
+		}
+		schema := d.m.output
+		if isStep {
+			schema = d.m.steps[i].outSchema
+		} else if call.Step != returnStep {
+			schema = nil
+			if s := string(orNull(output)); s != "true" && s != "false" {
+				return &Refusal{Code: RefusedInvalid, Message: "the output decides the branch: it must be true or false"}
+			}
+		}
+		if schema != nil {
+			if err := checkOutput(output, schema); err != nil {
+				return &Refusal{Code: RefusedInvalid, Message: err.GetMessage()}
+			}
+		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
+		if e.Evidence == "" {
+			return &Refusal{Code: RefusedInvalid, Message: "evidence is needed: where can it be seen that nothing of it stands?"}
+		}
+	}
+	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_OperatorActed{OperatorActed: &historyv1.OperatorActed{
+		Item: e.Item, Action: e.Action, Actor: e.Actor, Reason: e.Reason, Evidence: e.Evidence,
+	}}})
+	closeIt := func(how string) {
+		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemClosed{ItemClosed: &historyv1.ItemClosed{Item: e.Item, How: how}}})
+	}
+	byHand := func(settlement historyv1.Settlement, output []byte) {
+		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_SettledByHand{SettledByHand: &historyv1.SettledByHand{
+			Call: call.proto(), Settlement: settlement, Output: output,
+		}}})
+	}
+	switch e.Action {
+	case historyv1.OperatorAction_OPERATOR_ACTION_RETRY:
+		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemChanged{ItemChanged: &historyv1.ItemChanged{
+			Item: e.Item, Status: historyv1.ItemStatus_ITEM_STATUS_RETRYING,
+		}}})
+		if isStep {
+			if c := d.s.Steps[i].call(call.Dir); c.Attempt > 0 {
+				d.attempt(i, call.Dir, c.Generation, nil)
+			}
+		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
+		byHand(historyv1.Settlement_SETTLEMENT_DONE, orNull(output))
+		closeIt("completed by hand")
+		switch {
+		case isStep:
+		case call.Step == returnStep:
+			d.complete(output)
+		default:
+			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_BranchTaken{BranchTaken: &historyv1.BranchTaken{Name: call.Step, Condition: string(output) == "true"}}})
+		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
+		byHand(historyv1.Settlement_SETTLEMENT_UNDONE, nil)
+		closeIt("resolved by hand")
+		if call.Dir == do {
+			d.turnBack(&historyv1.Cause{
+				Kind: historyv1.CauseKind_CAUSE_KIND_OPERATOR, Step: call.Step, Attempt: d.s.Steps[i].Do.Attempt, Error: it.Error, Actor: e.Actor,
+			})
+			return nil
+		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_ABANDON:
+		var left []*historyv1.Call
+		for _, f := range d.m.Effects(d.s) {
+			if f.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
+				left = append(left, &historyv1.Call{Step: f.GetStep(), Direction: do})
+			}
+		}
+		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Abandoned{Abandoned: &historyv1.Abandoned{Actor: e.Actor, Reason: e.Reason, Effects: left}}})
+		d.closeItems(func(*ItemState) bool { return true }, "the saga was abandoned")
+	case historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE:
+		closeIt("acknowledged")
+	}
+	d.progress()
+	return nil
+}
+
+// forbidden says why an action isn't allowed on an item now, or "".
+func (m *Machine) forbidden(s *State, it *ItemState, action historyv1.OperatorAction) string {
+	if !it.Open() {
+		return fmt.Sprintf("item %d is closed: %s", it.Number, it.How)
+	}
+	if action == historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE {
+		if it.Blocking {
+			return "the saga waits for this item: retry, resolve, complete or abandon it"
+		}
+		return ""
+	}
+	if s.Status.Terminal() {
+		return fmt.Sprintf("the saga has ended as %s, which never changes: acknowledge the item once what it says is taken care of", s.Status)
+	}
+	if action == historyv1.OperatorAction_OPERATOR_ACTION_ABANDON {
+		return ""
+	}
+	if !it.Blocking {
+		return "the saga doesn't wait for this item: acknowledge it"
+	}
+	if it.Status == historyv1.ItemStatus_ITEM_STATUS_RETRYING {
+		return "it is being retried: wait for the outcome"
+	}
+	_, isStep := m.byName[it.Call.Step]
+	switch action {
+	case historyv1.OperatorAction_OPERATOR_ACTION_RETRY:
+		return ""
+	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
+		if it.Call.Dir == undo {
+			return "a compensation is resolved, not completed"
+		}
+		return ""
+	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
+		switch {
+		case it.Call.Dir == undo:
+			return ""
+		case !isStep:
+			return "there is no effect to resolve: complete it with the value, or retry"
+		case it.Kind == historyv1.ItemKind_ITEM_KIND_PIVOT_IN_DOUBT, it.Kind == historyv1.ItemKind_ITEM_KIND_STEP_HELD:
+			return ""
+		default:
+			return "the saga is past its pivot and can't unwind any more: retry, or complete the step by hand"
+		}
+	}
+	return "unknown action"
+}
+
+// Allowed lists for each action what it would do to the item, or why it isn't allowed.
+func (m *Machine) Allowed(s *State, number int32) []*sagadv1.AllowedAction {
+	it := s.Item(number)
+	if it == nil {
+		return nil
+	}
+	var out []*sagadv1.AllowedAction
+	for _, a := range [...]historyv1.OperatorAction{
+		historyv1.OperatorAction_OPERATOR_ACTION_RETRY, historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE,
+		historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE, historyv1.OperatorAction_OPERATOR_ACTION_ABANDON,
+		historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE,
+	} {
+		if why := m.forbidden(s, it, a); why != "" {
+			out = append(out, &sagadv1.AllowedAction{Action: a, Consequence: why})
+		} else {
+			out = append(out, &sagadv1.AllowedAction{Action: a, Allowed: true, Consequence: m.consequence(s, it, a)})
+		}
+	}
+	return out
+}
+
+// consequence says in words what an allowed action would do next.
+func (m *Machine) consequence(s *State, it *ItemState, action historyv1.OperatorAction) string {
+	next := "the saga goes on"
+	if s.Backward {
+		next = "the unwinding goes on"
+	}
+	i, isStep := m.byName[it.Call.Step]
+	switch action {
+	case historyv1.OperatorAction_OPERATOR_ACTION_RETRY:
+		if !isStep {
+			return fmt.Sprintf("evaluates %s again", it.Call.Step)
+		}
+		c := s.Steps[i].call(it.Call.Dir)
+		if c.Attempt == 0 {
+			return fmt.Sprintf("builds the input of %s again and calls %s", it.Call, m.steps[i].activity)
+		}
+		policy := m.steps[i].retry
+		if it.Call.Dir == undo {
+			policy = m.steps[i].undoRetry
+		}
+		return fmt.Sprintf("calls %s %s again as attempt %d, under the same idempotency key, up to %d times; if it succeeds %s",
+			directionWord(it.Call.Dir), m.steps[i].activity, c.Attempt+1, policy.Attempts, next)
+	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
+		if it.Call.Dir == undo {
+			return fmt.Sprintf("states that %s is undone, without calling anything; %s", it.Call.Step, next)
+		}
+		return fmt.Sprintf("states that nothing of %s stands, without calling anything; the saga unwinds what came before it", it.Call.Step)
+	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
+		return fmt.Sprintf("states that %s is done, with the output that you give, without calling anything; the saga goes on", it.Call.Step)
+	case historyv1.OperatorAction_OPERATOR_ACTION_ABANDON:
+		n := 0
+		for _, e := range m.Effects(s) {
+			if e.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
+				n++
+			}
+		}
+		return fmt.Sprintf("ends the saga as ABANDONED and leaves %d effects as they are; nothing more is called", n)
+	default:
+		return "closes the item; nothing else changes"
+	}
+}
+
+// Effects lists what the saga's steps did, or may have done, in the world, in the order of their start. The keys are left to
+// the caller.
+func (m *Machine) Effects(s *State) []*sagadv1.Effect {
+	order := make([]int, 0, len(s.Steps))
+	for i := range s.Steps {
+		st := &s.Steps[i]
+		ran := st.Do.Attempt > 0 || st.Do.ByHand && st.Do.Phase == Succeeded
+		if ran && m.steps[i].kind != sagadv1.Kind_KIND_READ_ONLY && !(st.Do.Phase == Rejected && !st.Do.InDoubt) {
+			order = append(order, i)
+		}
+	}
+	sort.SliceStable(order, func(a, b int) bool { return s.Steps[order[a]].StartNo < s.Steps[order[b]].StartNo })
+	out := make([]*sagadv1.Effect, 0, len(order))
+	for _, i := range order {
+		st := &s.Steps[i]
+		e := &sagadv1.Effect{Step: st.Name, Activity: m.steps[i].activity, State: sagadv1.EffectState_EFFECT_STATE_IN_DOUBT, ByHand: st.Do.ByHand || st.Undo.ByHand}
+		switch {
+		case st.Undo.Phase == Succeeded:
+			e.State = sagadv1.EffectState_EFFECT_STATE_UNDONE
+		case st.Do.Phase == Succeeded && st.Undo.Phase == Idle:
+			e.State = sagadv1.EffectState_EFFECT_STATE_STANDS
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func statusWord(s historyv1.ItemStatus) string {
+	switch s {
+	case historyv1.ItemStatus_ITEM_STATUS_OPEN:
+		return "open"
+	case historyv1.ItemStatus_ITEM_STATUS_RETRYING:
+		return "being retried"
+	default:
+		return "closed"
+	}
+}
