@@ -370,14 +370,14 @@ func skipString(b []byte, i int) int {
 	return i + 1
 }
 
-// members calls f with the raw key (between its quotes) and the raw value of each member of the object at i,
-// in the document's order, until f says no.
-func members(b []byte, i int, f func(key, value []byte) bool) {
+// members calls f with the raw key (between its quotes), the raw value and the value's place of each member of the
+// object at i, in the document's order, until f says no.
+func members(b []byte, i int, f func(key, value []byte, at int) bool) {
 	for i = space(b, i+1); b[i] != '}'; {
 		end := skipString(b, i)
 		from := space(b, space(b, end)+1)
 		to := skip(b, from)
-		if !f(b[i+1:end-1], b[from:to]) {
+		if !f(b[i+1:end-1], b[from:to], from) {
 			return
 		}
 		if i = space(b, to); b[i] == ',' {
@@ -386,11 +386,11 @@ func members(b []byte, i int, f func(key, value []byte) bool) {
 	}
 }
 
-// elements calls f with each raw element of the array at i until f says no.
-func elements(b []byte, i int, f func(value []byte) bool) {
+// elements calls f with each raw element of the array at i and its place, until f says no.
+func elements(b []byte, i int, f func(value []byte, at int) bool) {
 	for i = space(b, i+1); b[i] != ']'; {
 		to := skip(b, i)
-		if !f(b[i:to]) {
+		if !f(b[i:to], i) {
 			return
 		}
 		if i = space(b, to); b[i] == ',' {
@@ -478,52 +478,61 @@ func appendString(dst []byte, s string) []byte {
 // canonical appends the canonical form of the value at i and returns the place after it. With values set,
 // numbers that are equal come out the same too.
 func canonical(dst, b []byte, i int, values bool) ([]byte, int) {
-	end := skip(b, i)
 	switch b[i] {
 	case '"':
+		end := skipString(b, i)
 		return appendString(dst, text(b[i:end])), end
 	case '[':
 		dst = append(dst, '[')
-		elements(b, i, func(v []byte) bool {
-			dst, _ = canonical(dst, v, 0, values)
+		for i = space(b, i+1); b[i] != ']'; {
+			dst, i = canonical(dst, b, i, values)
 			dst = append(dst, ',')
-			return true
-		})
-		return closing(dst, ']'), end
-	case '{':
-		type span struct {
-			key      string
-			from, to int // of the member in dst, comma included
-		}
-		var spans []span
-		start := len(dst) + 1
-		dst = append(dst, '{')
-		sorted := true
-		members(b, i, func(k, v []byte) bool {
-			key := string(unescape(nil, k))
-			from := len(dst)
-			dst = append(appendString(dst, key), ':')
-			dst, _ = canonical(dst, v, 0, values)
-			dst = append(dst, ',')
-			sorted = sorted && (len(spans) == 0 || spans[len(spans)-1].key < key)
-			spans = append(spans, span{key, from, len(dst)})
-			return true
-		})
-		if !sorted {
-			old := bytes.Clone(dst[start:])
-			slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.key, b.key) })
-			dst = dst[:start]
-			for _, s := range spans {
-				dst = append(dst, old[s.from-start:s.to-start]...)
+			if i = space(b, i); b[i] == ',' {
+				i = space(b, i+1)
 			}
 		}
-		return closing(dst, '}'), end
+		return closing(dst, ']'), i + 1
+	case '{':
+		return canonicalObject(append(dst, '{'), b, i, values)
 	default:
+		end := skip(b, i)
 		if c := b[i]; values && (c == '-' || c >= '0' && c <= '9') {
 			return parseDecimal(b[i:end]).append(dst), end
 		}
 		return append(dst, b[i:end]...), end
 	}
+}
+
+func canonicalObject(dst, b []byte, i int, values bool) ([]byte, int) {
+	type member struct {
+		key      string
+		from, to int // in dst, comma included
+	}
+	var all []member
+	start := len(dst)
+	sorted := true
+	for i = space(b, i+1); b[i] != '}'; {
+		end := skipString(b, i)
+		key := text(b[i:end])
+		from := len(dst)
+		dst = append(appendString(dst, key), ':')
+		dst, i = canonical(dst, b, space(b, space(b, end)+1), values)
+		dst = append(dst, ',')
+		sorted = sorted && (len(all) == 0 || all[len(all)-1].key < key)
+		all = append(all, member{key, from, len(dst)})
+		if i = space(b, i); b[i] == ',' {
+			i = space(b, i+1)
+		}
+	}
+	if !sorted {
+		old := bytes.Clone(dst[start:])
+		slices.SortStableFunc(all, func(a, b member) int { return cmp.Compare(a.key, b.key) })
+		dst = dst[:start]
+		for _, m := range all {
+			dst = append(dst, old[m.from-start:m.to-start]...)
+		}
+	}
+	return closing(dst, '}'), i + 1
 }
 
 // closing ends a list of members that each have a comma behind them.

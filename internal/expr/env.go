@@ -21,7 +21,7 @@
 // # Functions
 //
 // CEL's standard functions and macros, and charAt, indexOf, join, lastIndexOf, lowerAscii, replace, reverse, split,
-// substring, trim, upperAscii. There is no now(); time zones by name are left out, since their rules differ
+// strings.quote, substring, trim, upperAscii. There is no now(); time zones by name are left out, since their rules differ
 // between machines. The pattern of matches() is a literal. Field names that aren't identifiers are written in
 // backticks: input.`order-id`.
 package expr
@@ -53,12 +53,12 @@ type Var struct {
 
 // Env is a set of variables to compile expressions against. It is safe for concurrent use.
 type Env struct {
-	vars    map[string]*Schema
-	names   []string // sorted
-	types   *provider
-	env     *cel.Env
-	planner *planner
-	mu      sync.Mutex // one Compile at a time, for types.missed
+	vars  map[string]*Schema
+	names []string // sorted
+	types *provider
+	env   *cel.Env
+	base  *baseEnv
+	mu    sync.Mutex // one check at a time, for types.missed
 }
 
 // base is what all environments share: building it takes milliseconds.
@@ -89,12 +89,19 @@ var base = sync.OnceValues(func() (*baseEnv, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &baseEnv{env, p}, nil
+	b := &baseEnv{env, p, map[string]bool{}}
+	for name := range env.Functions() {
+		if ns, _, ok := strings.Cut(name, "."); ok {
+			b.namespaces[ns] = true
+		}
+	}
+	return b, nil
 })
 
 type baseEnv struct {
-	env     *cel.Env
-	planner *planner
+	env        *cel.Env
+	planner    *planner
+	namespaces map[string]bool // strings in strings.quote
 }
 
 var zoneFunctions = []string{
@@ -132,7 +139,7 @@ func NewEnv(vars ...Var) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CEL: %w", err)
 	}
-	e := &Env{vars: make(map[string]*Schema, len(vars)), planner: b.planner}
+	e := &Env{vars: make(map[string]*Schema, len(vars)), base: b}
 	for _, v := range vars {
 		switch {
 		case !isWord(v.Name):
@@ -185,16 +192,20 @@ func (e *Env) compile(src string, want *Schema) (p *Program, err *Error) {
 	case !utf8.ValidString(src):
 		return nil, &Error{CodeSyntax, 1, 1, "the expression isn't UTF-8"}
 	}
-	if err := checkDepth(src); err != nil {
+	parsed, issues := e.env.Parse(src)
+	if issues.Err() != nil {
+		return nil, e.explain(src, issues, nil)
+	}
+	if err := e.unknown(parsed.NativeRep()); err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
 	e.types.missed = nil
-	checked, issues := e.env.Compile(src)
+	checked, issues := e.env.Check(parsed)
 	missed := e.types.missed
 	e.mu.Unlock()
 	if issues.Err() != nil {
-		return nil, e.explain(issues, missed)
+		return nil, e.explain(src, issues, missed)
 	}
 	root := checked.NativeRep()
 	c := checker{Env: e, ast: root}
@@ -211,47 +222,56 @@ func (e *Env) compile(src string, want *Schema) (p *Program, err *Error) {
 	if est.Max > CostEstimateMax {
 		return nil, &Error{CodeCost, 1, 1, "the expression may take too much work: loop over fewer lists at once, or bound them with maxItems and maxLength in the schema"}
 	}
-	prg, perr := e.env.PlanProgram(root, cel.CostLimit(CostMax), cel.CustomDecoratorV2(e.planner.decorate))
+	prg, perr := e.env.PlanProgram(root, cel.CostTracking(callCosts{}), cel.CostLimit(CostMax), cel.CustomDecoratorV2(e.base.planner.decorate))
 	if perr != nil {
 		return nil, &Error{CodeInternal, 1, 1, "the expression can't be planned"}
 	}
 	return &Program{env: e, ast: root, prg: prg, want: want.typing(), refs: e.refs(root)}, nil
 }
 
-// checkDepth refuses deep bracketing before the parser sees it, whose time grows steeply with it.
-func checkDepth(src string) *Error {
-	depth, line, col := 0, 1, 0
-	var quote rune
-	escaped := false
-	for _, r := range src {
-		if col++; r == '\n' {
-			line, col = line+1, 0
+// unknown finds the first name that is neither a variable, a loop's variable, a type nor a function. The checker
+// would find it too, but spends some 50 us on suggestions for each.
+func (e *Env) unknown(a *ast.AST) (first *Error) {
+	local := map[string]bool{}
+	ast.PostOrderVisit(a.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
+		if x.Kind() == ast.ComprehensionKind {
+			c := x.AsComprehension()
+			local[c.IterVar()], local[c.IterVar2()], local[c.AccuVar()] = true, true, true
 		}
-		switch {
-		case quote != 0:
-			switch {
-			case escaped:
-				escaped = false
-			case r == '\\':
-				escaped = true
-			case r == quote || r == '\n':
-				quote = 0
-			}
-		case r == '"' || r == '\'':
-			quote = r
-		case r == '(' || r == '[' || r == '{':
-			if depth++; depth > parseDepthMax {
-				return &Error{CodeTooLong, line, col, fmt.Sprintf("brackets nested deeper than %d", parseDepthMax)}
-			}
-		case r == ')' || r == ']' || r == '}':
-			depth = max(0, depth-1)
+	}))
+	found := func(x ast.Expr, format, name, hint string) {
+		line, col := position(a, x.ID())
+		if first == nil || line < first.Line || line == first.Line && col < first.Column {
+			first = &Error{CodeUnknownName, line, col, fmt.Sprintf(format, shortKey(name)) + hint}
 		}
 	}
-	return nil
+	ast.PostOrderVisit(a.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
+		switch x.Kind() {
+		case ast.IdentKind:
+			name := strings.TrimPrefix(x.AsIdent(), ".")
+			if _, ok := e.vars[name]; ok || local[name] || e.base.namespaces[name] {
+				return
+			}
+			if _, ok := e.types.FindIdent(name); !ok {
+				found(x, "unknown name %s", name, hint(name, e.names))
+			}
+		case ast.CallKind:
+			call := x.AsCall()
+			name := call.FunctionName()
+			if e.env.HasFunction(name) {
+				return
+			}
+			if call.IsMemberFunction() && call.Target().Kind() == ast.IdentKind && e.env.HasFunction(call.Target().AsIdent()+"."+name) {
+				return
+			}
+			found(x, "there is no function %s", name, "")
+		}
+	}))
+	return first
 }
 
 // explain makes an Error of the first of CEL's issues.
-func (e *Env) explain(issues *cel.Issues, misses []missed) *Error {
+func (e *Env) explain(src string, issues *cel.Issues, misses []missed) *Error {
 	errs := slices.Clone(issues.Errors())
 	if len(errs) == 0 {
 		return &Error{CodeSyntax, 1, 1, "the expression doesn't compile"}
@@ -264,14 +284,35 @@ func (e *Env) explain(issues *cel.Issues, misses []missed) *Error {
 	})
 	first := errs[0]
 	out := &Error{Line: max(1, first.Location.Line()), Column: max(1, first.Location.Column()+1)}
-	out.Code, out.Message = e.message(first.Message, misses)
+	rest := after(src, out.Line, out.Column)
+	out.Code, out.Message = e.message(first.Message, rest, misses)
+	if out.Code == CodeUnknownField { // CEL points at the dot, or at has(
+		_, name, _ := strings.Cut(first.Message, "'")
+		line, _, _ := strings.Cut(rest, "\n")
+		if i := strings.Index(line, strings.TrimSuffix(name, "'")); i > 0 {
+			out.Column += utf8.RuneCountInString(line[:i])
+		}
+	}
 	if n := len(errs) - 1; n > 0 {
 		out.Message += fmt.Sprintf(" (and %d more)", n)
 	}
 	return out
 }
 
-func (e *Env) message(msg string, misses []missed) (Code, string) {
+// after is the source from a place on.
+func after(src string, line, col int) string {
+	for ; line > 1; line-- {
+		_, src, _ = strings.Cut(src, "\n")
+	}
+	for i := range src {
+		if col--; col == 0 {
+			return src[i:]
+		}
+	}
+	return ""
+}
+
+func (e *Env) message(msg, rest string, misses []missed) (Code, string) {
 	quoted := func(prefix string) (string, bool) {
 		rest, ok := strings.CutPrefix(msg, prefix+"'")
 		if !ok {
@@ -290,10 +331,10 @@ func (e *Env) message(msg string, misses []missed) (Code, string) {
 		return CodeUnknownField, "no such field: " + shortKey(name)
 	}
 	if name, ok := quoted("undeclared reference to "); ok {
-		if h := hint(name, e.names); h != "" {
-			return CodeUnknownName, "unknown name " + shortKey(name) + h
+		if rest = strings.TrimSpace(strings.TrimPrefix(rest, name)); strings.HasPrefix(rest, "(") {
+			return CodeUnknownName, "there is no function " + shortKey(name)
 		}
-		return CodeUnknownName, "unknown name " + shortKey(name)
+		return CodeUnknownName, "unknown name " + shortKey(name) + hint(name, e.names)
 	}
 	if name, ok := quoted("found no matching overload for "); ok {
 		_, args, _ := strings.Cut(msg, " applied to '")
@@ -308,7 +349,10 @@ func (e *Env) message(msg string, misses []missed) (Code, string) {
 		return CodeType, shortMessage(fmt.Sprintf("no %s for %s", what, plainNames(strings.TrimSuffix(args, "'"))))
 	}
 	switch {
-	case strings.HasPrefix(msg, "Syntax error:"), strings.HasPrefix(msg, "invalid "), strings.HasPrefix(msg, "unsupported "):
+	case strings.HasPrefix(msg, "Syntax error:"):
+		msg, _, _ = strings.Cut(msg, " expecting {")
+		return CodeSyntax, shortMessage("syntax error:" + strings.ReplaceAll(strings.TrimPrefix(msg, "Syntax error:"), "'<EOF>'", "end"))
+	case strings.HasPrefix(msg, "invalid "), strings.HasPrefix(msg, "unsupported "):
 		return CodeSyntax, shortMessage(msg)
 	case strings.Contains(msg, "recursion"), strings.Contains(msg, "limit"), strings.Contains(msg, "depth"), strings.Contains(msg, "exceeds"):
 		return CodeTooLong, shortMessage("the expression is too complex: " + msg)
@@ -322,6 +366,8 @@ func (e *Env) message(msg string, misses []missed) (Code, string) {
 type checker struct {
 	*Env
 	ast *ast.AST
+	// guarded: within a condition, which may have tested for null
+	guarded bool
 }
 
 func (c checker) at(x ast.Expr, code Code, format string, args ...any) *Error {
@@ -334,10 +380,23 @@ func position(a *ast.AST, id int64) (line, col int) {
 	return max(1, loc.Line()), max(1, loc.Column()+1)
 }
 
-// walk finds refused functions and patterns.
+// walk finds refused functions and patterns, and keys that no map can have.
 func (c checker) walk(root ast.Expr) (err *Error) {
 	ast.PostOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
-		if err != nil || x.Kind() != ast.CallKind {
+		if err != nil {
+			return
+		}
+		if x.Kind() == ast.MapKind {
+			for _, entry := range x.AsMap().Entries() {
+				key := entry.AsMapEntry().Key()
+				switch t := c.ast.GetType(key.ID()); t.Kind() {
+				case types.StringKind, types.IntKind, types.UintKind, types.BoolKind, types.DynKind, types.TypeParamKind:
+				default:
+					err = c.at(key, CodeType, "a key can be a string, an integer or a boolean, not %s", c.types.show(t))
+				}
+			}
+		}
+		if x.Kind() != ast.CallKind {
 			return
 		}
 		call := x.AsCall()
@@ -371,14 +430,12 @@ func (c checker) walk(root ast.Expr) (err *Error) {
 // map literals don't say which keys they have.
 func (c checker) fits(x ast.Expr, want *Schema, depth int) *Error {
 	w := want.typing()
-	if w.kind == kindAny && w.types == 0 && (w.never || x.Kind() != ast.MapKind && x.Kind() != ast.ListKind) {
-		w = Any
-	}
 	switch {
 	case depth > typeDepthMax:
 		return nil
 	case x.Kind() == ast.CallKind && x.AsCall().FunctionName() == operators.Conditional:
 		args := x.AsCall().Args()
+		c.guarded = true
 		if err := c.fits(args[1], want, depth+1); err != nil {
 			return err
 		}
@@ -399,10 +456,28 @@ func (c checker) fits(x ast.Expr, want *Schema, depth int) *Error {
 		}
 		return c.fitsMap(x, w, depth)
 	}
-	if why := c.types.fits(c.ast.GetType(x.ID()), w, depth); why != "" {
+	t := c.ast.GetType(x.ID())
+	if c.guarded && t.Kind() != types.NullTypeKind && t.IsAssignableType(types.NullType) {
+		t = withoutNull(t)
+	}
+	if why := c.types.fits(t, w, depth); why != "" {
 		return c.at(x, CodeType, "%s", why)
 	}
 	return nil
+}
+
+func withoutNull(t *types.Type) *types.Type {
+	switch t.Kind() {
+	case types.BoolKind:
+		return types.BoolType
+	case types.IntKind:
+		return types.IntType
+	case types.DoubleKind:
+		return types.DoubleType
+	case types.StringKind:
+		return types.StringType
+	}
+	return t
 }
 
 func (c checker) fitsMap(x ast.Expr, w *Schema, depth int) *Error {

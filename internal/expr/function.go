@@ -137,6 +137,7 @@ var hooks = map[string]func(args []ref.Val) ref.Val{
 	"string":                hookString,
 	"replace":               hookReplace,
 	"join":                  hookJoin,
+	"size":                  hookSize,
 	"split":                 hookSplit,
 	"indexOf":               hookIndexOf,
 	"lastIndexOf":           hookLastIndexOf,
@@ -208,6 +209,55 @@ func hookString(args []ref.Val) ref.Val {
 		}
 	}
 	return nil
+}
+
+// hookSize counts characters without a copy.
+func hookSize(args []ref.Val) ref.Val {
+	if s, ok := args[0].(types.String); ok {
+		return types.Int(utf8.RuneCountInString(string(s)))
+	}
+	return nil
+}
+
+// callCosts is a cost.ActualCostEstimator for calls on texts that CEL takes for constant work, or whose work it
+// measures by copying the text.
+type callCosts struct{}
+
+// CallCost implements cost.ActualCostEstimator.
+func (callCosts) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
+	size := 0
+	switch function {
+	case "size", "int", "uint", "double", "bool", "string", "bytes", "timestamp", "duration":
+		size = textSize(args[0])
+	case "startsWith", "endsWith":
+		if len(args) == 2 {
+			size = textSize(args[1])
+		}
+	case "contains":
+		if len(args) == 2 {
+			size = textSize(args[0]) + textSize(args[1])
+		}
+	case operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		if len(args) == 2 {
+			size = min(textSize(args[0]), textSize(args[1]))
+		}
+	default:
+		return nil
+	}
+	units := 1 + uint64(size)/10
+	return &units
+}
+
+func textSize(v ref.Val) int {
+	switch v := v.(type) {
+	case types.String:
+		return len(v)
+	case types.Bytes:
+		return len(v)
+	case *number:
+		return len(v.lit)
+	}
+	return 0
 }
 
 func stringArgs(args []ref.Val, n int) ([]string, bool) {

@@ -14,9 +14,9 @@ const (
 	NestingMax = 64
 	// SchemaBytesMax is the longest JSON Schema, in bytes.
 	SchemaBytesMax = 64 << 10
-	// CostMax bounds the work of one evaluation, in the cost units of cel.CostLimit (about 0.1 us each, so
-	// that the worst expression ends within some 25 ms).
-	CostMax = 250_000
+	// CostMax bounds the work of one evaluation, in the cost units of cel.CostLimit: a look at a field or a call
+	// is about 1, ten characters of text are 1. The worst expression ends within some 20 ms.
+	CostMax = 100_000
 	// CostEstimateMax bounds what the checker expects an expression to cost at worst. Sizes that a schema
 	// doesn't bound (maxItems, maxLength) are taken for stringSizeAssumed and listSizeAssumed, so two nested
 	// loops over unbounded lists pass and three don't.
@@ -27,24 +27,25 @@ const (
 )
 
 const (
-	astNodesMax       = 4096      // after the expansion of macros
-	parseDepthMax     = 64        // brackets, operators and calls inside one another
-	parseErrorsMax    = 8         // attempts of the parser to go on after an error
-	comprehensionsMax = 3         // loops inside one another
-	patternBytesMax   = 256       // a regular expression's source
-	patternProgramMax = 512       // its compiled size, in instructions
-	matchWorkMax      = 1 << 20   // bytes of text x instructions of one match
-	listItemsMax      = 50_000    // a list that an expression builds
-	compareNodesMax   = 200_000   // values visited by one comparison
-	numberDigitsMax   = 400       // a literal that is compared or computed with; others only pass through
-	schemaNodesMax    = 4096      // subschemas
-	schemaDepthMax    = 64        // subschemas inside one another
-	validateStepsMax  = 1_000_000 // visits of (subschema, value) of one validation
-	enumShownMax      = 8         // values or names listed in a message
-	messageBytesMax   = 600       // a message as a whole
-	typeDepthMax      = 8         // lists of lists ... deeper ones are "any" to the checker
-	stringSizeAssumed = 4096
-	listSizeAssumed   = 500
-	objectSizeAssumed = 64
-	pathSegmentBytes  = 64
+	astNodesMax          = 2048    // after the expansion of macros
+	parseDepthMax        = 64      // brackets, operators and calls inside one another
+	parseErrorsMax       = 8       // attempts of the parser to go on after an error
+	comprehensionsMax    = 6       // loops inside one another, or in one chain
+	patternBytesMax      = 256     // a regular expression's source
+	patternProgramMax    = 512     // its compiled size, in instructions
+	matchWorkMax         = 1 << 20 // bytes of text x instructions of one match
+	listItemsMax         = 50_000  // a list that an expression builds
+	compareNodesMax      = 200_000 // values visited by one comparison
+	numberDigitsMax      = 400     // a literal that is compared or computed with; others only pass through
+	schemaNodesMax       = 4096    // subschemas
+	validateBytesPerStep = 64
+	schemaDepthMax       = 64        // subschemas inside one another
+	validateStepsMax     = 1_000_000 // visits of (subschema, value) of one validation; large values count more
+	enumShownMax         = 8         // values or names listed in a message
+	messageBytesMax      = 600       // a message as a whole
+	typeDepthMax         = 8         // lists of lists ... deeper ones are "any" to the checker
+	stringSizeAssumed    = 1024
+	listSizeAssumed      = 500
+	objectSizeAssumed    = 64
+	pathSegmentBytes     = 64
 )

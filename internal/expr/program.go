@@ -109,7 +109,7 @@ func (e *EvalError) at(line, col int) *EvalError {
 // only what they begin with is used.
 func (p *Program) explain(err error) *EvalError {
 	var x ast.Expr
-	line, col := 0, 0
+	line, col := 1, 1
 	var cerr *types.Err
 	if errors.As(err, &cerr) && cerr.NodeID() != 0 {
 		line, col = position(p.ast, cerr.NodeID())
@@ -140,6 +140,8 @@ func (p *Program) explain(err error) *EvalError {
 		out.Code, out.Message = CodeCost, fmt.Sprintf("the evaluation takes too much work (limit %d)", CostMax)
 	case has("no such overload"), has("invalid qualifier type"), has("got '"), has("unsupported index"):
 		out.Code, out.Message = CodeType, what(x)+"an operand has the wrong type"
+	case has("internal error") && strings.Contains(msg, "unhashable"):
+		out.Code, out.Message = CodeType, "a key can be a string, an integer or a boolean"
 	case has("internal error"):
 		out.Code, out.Message = CodeInternal, errPanic().Message
 	case x != nil && x.Kind() == ast.CallKind:

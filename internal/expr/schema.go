@@ -29,7 +29,7 @@ type Schema struct {
 	types typeSet // 0 is any
 
 	props      map[string]*Schema
-	propNames  []string // sorted
+	propNames  []string // sorted, without those that are forbidden
 	required   []string // sorted
 	additional *Schema
 	open       bool // additionalProperties is given and isn't false
@@ -179,7 +179,7 @@ func (p *schemaParser) resolve(to string) (*Schema, error) {
 		var next []byte
 		switch cur[0] {
 		case '{':
-			members(cur, 0, func(k, v []byte) bool {
+			members(cur, 0, func(k, v []byte, _ int) bool {
 				if string(unescape(nil, k)) == seg {
 					next = v
 				}
@@ -187,7 +187,7 @@ func (p *schemaParser) resolve(to string) (*Schema, error) {
 			})
 		case '[':
 			n := 0
-			elements(cur, 0, func(v []byte) bool {
+			elements(cur, 0, func(v []byte, _ int) bool {
 				if strconv.Itoa(n) == seg {
 					next = v
 				}
@@ -239,7 +239,7 @@ func (p *schemaParser) parse(raw []byte, place string, depth int) (*Schema, erro
 		return nil, fmt.Errorf("%s: a schema is an object, true or false", place)
 	}
 	var err error
-	members(raw, 0, func(k, v []byte) bool {
+	members(raw, 0, func(k, v []byte, _ int) bool {
 		key := string(unescape(nil, k))
 		if e := p.keyword(s, key, v, place, depth); e != nil {
 			if err = e; !strings.HasPrefix(e.Error(), "#") {
@@ -270,7 +270,7 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 		if v[0] != '[' {
 			return nil, errors.New("want a list of schemas")
 		}
-		elements(v, 0, func(e []byte) bool {
+		elements(v, 0, func(e []byte, _ int) bool {
 			var t *Schema
 			t, err = sub(e, strconv.Itoa(len(out)))
 			out = append(out, t)
@@ -293,7 +293,7 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 		if v[0] != '{' {
 			return errors.New("want an object of schemas")
 		}
-		members(v, 0, func(k, d []byte) bool {
+		members(v, 0, func(k, d []byte, _ int) bool {
 			_, err = sub(d, string(unescape(nil, k)))
 			return err == nil
 		})
@@ -302,10 +302,12 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 			return errors.New("want an object of schemas")
 		}
 		s.props = map[string]*Schema{}
-		members(v, 0, func(k, d []byte) bool {
+		members(v, 0, func(k, d []byte, _ int) bool {
 			name := string(unescape(nil, k))
-			s.props[name], err = sub(d, name)
-			s.propNames = append(s.propNames, name)
+			f, e := sub(d, name)
+			if s.props[name], err = f, e; e == nil && !f.never {
+				s.propNames = append(s.propNames, name)
+			}
 			return err == nil
 		})
 		slices.Sort(s.propNames)
@@ -313,7 +315,7 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 		if v[0] != '{' {
 			return errors.New("want an object of schemas")
 		}
-		members(v, 0, func(k, d []byte) bool {
+		members(v, 0, func(k, d []byte, _ int) bool {
 			var ps patternSchema
 			name := string(unescape(nil, k))
 			if ps.pattern, err = parsePattern(name); err == nil {
@@ -326,7 +328,7 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 		if v[0] != '[' {
 			return errors.New("want a list of names")
 		}
-		elements(v, 0, func(e []byte) bool {
+		elements(v, 0, func(e []byte, _ int) bool {
 			if e[0] != '"' {
 				err = errors.New("want a list of names")
 				return false
@@ -356,7 +358,7 @@ func (p *schemaParser) keyword(s *Schema, key string, v []byte, place string, de
 			return errors.New("want a list of values")
 		}
 		s.enum = [][]byte{}
-		elements(v, 0, func(e []byte) bool {
+		elements(v, 0, func(e []byte, _ int) bool {
 			s.addEnum(e)
 			return true
 		})
@@ -413,7 +415,7 @@ func (s *Schema) addEnum(v []byte) {
 }
 
 func parseTypes(v []byte) (t typeSet, err error) {
-	one := func(e []byte) bool {
+	one := func(e []byte, _ int) bool {
 		i := -1
 		if e[0] == '"' {
 			i = slices.Index(typeNames, text(e))
@@ -426,7 +428,7 @@ func parseTypes(v []byte) (t typeSet, err error) {
 		return true
 	}
 	if v[0] != '[' {
-		one(v)
+		one(v, 0)
 		return t, err
 	}
 	elements(v, 0, one)
@@ -553,6 +555,9 @@ func (s *Schema) typing() *Schema {
 func (s *Schema) property(name string) *Schema {
 	s = s.typing()
 	if p := s.props[name]; p != nil {
+		if p.never {
+			return nil
+		}
 		return p
 	}
 	switch s.kind {

@@ -1,6 +1,7 @@
 package expr
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,7 +156,7 @@ func (p *provider) fits(t *types.Type, w *Schema, depth int) (why string) {
 		return ""
 	}
 	if nullable && t.Kind() != types.NullTypeKind && !w.nullable && w.kind != kindAny {
-		return want() + "; test for null first and use dyn(...) where it can't be"
+		return want() + "; test for null: x != null ? x : ..."
 	}
 	switch t.Kind() {
 	case types.NullTypeKind:
@@ -321,7 +322,28 @@ func (e estimator) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
 	return &est
 }
 
+var celNames = regexp.MustCompile(`\b(int|uint|double|bool|null_type|dyn|google\.protobuf\.(Timestamp|Duration)|wrapper)\b`)
+
 // plainNames replaces CEL's names of types in one of its messages.
 func plainNames(msg string) string {
-	return strings.NewReplacer(objectPrefix, "", "google.protobuf.Timestamp", "timestamp", "google.protobuf.Duration", "duration").Replace(msg)
+	msg = strings.ReplaceAll(msg, objectPrefix, "")
+	return celNames.ReplaceAllStringFunc(msg, func(n string) string {
+		switch n {
+		case "int":
+			return "integer"
+		case "uint":
+			return "unsigned integer"
+		case "double":
+			return "number"
+		case "bool":
+			return "boolean"
+		case "null_type":
+			return "null"
+		case "dyn":
+			return "any"
+		case "wrapper":
+			return "nullable"
+		}
+		return strings.ToLower(strings.TrimPrefix(n, "google.protobuf."))
+	})
 }

@@ -27,7 +27,12 @@ func (s *Schema) Validate(doc []byte) error {
 	return nil
 }
 
-type validator struct{ steps int }
+type validator struct {
+	steps int // left
+	quiet int // above 0 within alternatives, where nobody reads the messages
+}
+
+var errQuiet = &DocumentError{Code: CodeSchema}
 
 // place is a path under construction, innermost first.
 type place struct {
@@ -47,16 +52,19 @@ func (p *place) String() string {
 	return p.up.String() + "[" + strconv.Itoa(p.index) + "]"
 }
 
-func bad(p *place, format string, args ...any) *DocumentError {
+func (v *validator) bad(p *place, format string, args ...any) *DocumentError {
+	if v.quiet > 0 {
+		return errQuiet
+	}
 	return &DocumentError{CodeSchema, p.String(), shortMessage(fmt.Sprintf(format, args...))}
 }
 
 func (v *validator) check(s *Schema, raw []byte, at *place) *DocumentError {
-	if v.steps--; v.steps < 0 {
+	if v.steps -= 1 + len(raw)/validateBytesPerStep; v.steps < 0 {
 		return &DocumentError{CodeCost, at.String(), "validating takes too many steps; use fewer alternatives (anyOf, oneOf) in the schema"}
 	}
 	if s.never {
-		return bad(at, "nothing is allowed here")
+		return v.bad(at, "nothing is allowed here")
 	}
 	if s.ref != nil {
 		if err := v.check(s.ref, raw, at); err != nil {
@@ -65,24 +73,25 @@ func (v *validator) check(s *Schema, raw []byte, at *place) *DocumentError {
 	}
 	got := typeOf(raw)
 	if s.types != 0 && s.types&got == 0 && (got != typeInteger || s.types&typeNumber == 0) {
-		return bad(at, "want %s, got %s", s.types, got)
+		return v.bad(at, "want %s, got %s", s.types, got)
 	}
 	if s.enum != nil {
+		v.steps -= len(raw) / 8
 		c, _ := canonical(nil, raw, 0, true)
 		found := false
 		for _, e := range s.enum {
 			found = found || bytes.Equal(e, c)
 		}
 		if !found {
-			return bad(at, "want %s", oneOfNames(s.enumShown))
+			return v.bad(at, "want %s", oneOfNames(s.enumShown))
 		}
 	}
 	var err *DocumentError
 	switch got {
 	case typeInteger, typeNumber:
-		err = s.checkNumber(raw, at)
+		err = v.checkNumber(s, raw, at)
 	case typeString:
-		err = s.checkString(raw, at)
+		err = v.checkString(s, raw, at)
 	case typeArray:
 		err = v.checkArray(s, raw, at)
 	case typeObject:
@@ -113,7 +122,7 @@ func (v *validator) checkCombined(s *Schema, raw []byte, at *place) *DocumentErr
 	if s.anyOf != nil {
 		ok := false
 		for _, t := range s.anyOf {
-			err := v.check(t, raw, at)
+			err := v.try(t, raw, at)
 			if err != nil && err.Code == CodeCost {
 				return err
 			}
@@ -122,13 +131,13 @@ func (v *validator) checkCombined(s *Schema, raw []byte, at *place) *DocumentErr
 			}
 		}
 		if !ok {
-			return bad(at, "want %s; got %s that fits none of them", alternatives(s.anyOf), withArticle(typeOf(raw)))
+			return v.bad(at, "want %s; got %s that fits none of them", alternatives(s.anyOf), withArticle(typeOf(raw)))
 		}
 	}
 	if s.oneOf != nil {
 		n := 0
 		for _, t := range s.oneOf {
-			err := v.check(t, raw, at)
+			err := v.try(t, raw, at)
 			if err != nil && err.Code == CodeCost {
 				return err
 			}
@@ -137,19 +146,26 @@ func (v *validator) checkCombined(s *Schema, raw []byte, at *place) *DocumentErr
 			}
 		}
 		if n != 1 {
-			return bad(at, "want exactly one of: %s; got %s that fits %d of them", alternatives(s.oneOf), withArticle(typeOf(raw)), n)
+			return v.bad(at, "want exactly one of: %s; got %s that fits %d of them", alternatives(s.oneOf), withArticle(typeOf(raw)), n)
 		}
 	}
 	if s.not != nil {
-		err := v.check(s.not, raw, at)
+		err := v.try(s.not, raw, at)
 		if err == nil {
-			return bad(at, "want anything but %s", s.not)
+			return v.bad(at, "want anything but %s", s.not)
 		}
 		if err.Code == CodeCost {
 			return err
 		}
 	}
 	return nil
+}
+
+// try checks an alternative.
+func (v *validator) try(s *Schema, raw []byte, at *place) *DocumentError {
+	v.quiet++
+	defer func() { v.quiet-- }()
+	return v.check(s, raw, at)
 }
 
 func withArticle(t typeSet) string {
@@ -170,25 +186,25 @@ func alternatives(list []*Schema) string {
 	return strings.Join(names, ", ")
 }
 
-func (s *Schema) checkNumber(raw []byte, at *place) *DocumentError {
+func (v *validator) checkNumber(s *Schema, raw []byte, at *place) *DocumentError {
 	if s.minimum == nil && s.maximum == nil && s.above == nil && s.below == nil && s.multipleOf == nil {
 		return nil
 	}
 	if len(raw) > numberDigitsMax {
-		return bad(at, "want a number of at most %d digits", numberDigitsMax)
+		return v.bad(at, "want a number of at most %d digits", numberDigitsMax)
 	}
 	d := parseDecimal(raw)
 	switch {
 	case s.minimum != nil && d.cmp(*s.minimum) < 0:
-		return bad(at, "want at least %s", s.minimum.show())
+		return v.bad(at, "want at least %s", s.minimum.show())
 	case s.maximum != nil && d.cmp(*s.maximum) > 0:
-		return bad(at, "want at most %s", s.maximum.show())
+		return v.bad(at, "want at most %s", s.maximum.show())
 	case s.above != nil && d.cmp(*s.above) <= 0:
-		return bad(at, "want more than %s", s.above.show())
+		return v.bad(at, "want more than %s", s.above.show())
 	case s.below != nil && d.cmp(*s.below) >= 0:
-		return bad(at, "want less than %s", s.below.show())
+		return v.bad(at, "want less than %s", s.below.show())
 	case s.multipleOf != nil && !d.multipleOf(*s.multipleOf):
-		return bad(at, "want a multiple of %s", s.multipleOf.show())
+		return v.bad(at, "want a multiple of %s", s.multipleOf.show())
 	}
 	return nil
 }
@@ -263,7 +279,7 @@ func (d decimal) integralMultipleByPower(m decimal) bool {
 	return new(big.Int).Rem(x, y).Sign() == 0
 }
 
-func (s *Schema) checkString(raw []byte, at *place) *DocumentError {
+func (v *validator) checkString(s *Schema, raw []byte, at *place) *DocumentError {
 	if s.minLength == 0 && s.maxLength < 0 && s.pattern == nil {
 		return nil
 	}
@@ -271,18 +287,18 @@ func (s *Schema) checkString(raw []byte, at *place) *DocumentError {
 	if s.minLength > 0 || s.maxLength >= 0 {
 		n := utf8.RuneCountInString(t)
 		if n < s.minLength {
-			return bad(at, "want at least %d characters, got %d", s.minLength, n)
+			return v.bad(at, "want at least %d characters, got %d", s.minLength, n)
 		}
 		if s.maxLength >= 0 && n > s.maxLength {
-			return bad(at, "want at most %d characters, got %d", s.maxLength, n)
+			return v.bad(at, "want at most %d characters, got %d", s.maxLength, n)
 		}
 	}
 	if s.pattern != nil {
 		if s.pattern.work(len(t)) > matchWorkMax {
-			return bad(at, "the string is too long to be matched with the pattern; give the schema a maxLength")
+			return v.bad(at, "the string is too long to be matched with the pattern; give the schema a maxLength")
 		}
 		if !s.pattern.re.MatchString(t) {
-			return bad(at, "want a string that matches %s", s.pattern.re)
+			return v.bad(at, "want a string that matches %s", s.pattern.re)
 		}
 	}
 	return nil
@@ -298,7 +314,7 @@ func (v *validator) checkArray(s *Schema, raw []byte, at *place) *DocumentError 
 		seen = map[string]int{}
 	}
 	n := 0
-	elements(raw, 0, func(e []byte) bool {
+	elements(raw, 0, func(e []byte, _ int) bool {
 		t := s.items
 		if n < len(s.prefix) {
 			t = s.prefix[n]
@@ -309,7 +325,7 @@ func (v *validator) checkArray(s *Schema, raw []byte, at *place) *DocumentError 
 		if seen != nil && err == nil {
 			c, _ := canonical(nil, e, 0, true)
 			if first, dup := seen[string(c)]; dup {
-				err = bad(&place{up: at, index: n}, "want different elements, this one equals [%d]", first)
+				err = v.bad(&place{up: at, index: n}, "want different elements, this one equals [%d]", first)
 			}
 			seen[string(c)] = n
 		}
@@ -320,9 +336,9 @@ func (v *validator) checkArray(s *Schema, raw []byte, at *place) *DocumentError 
 	case err != nil:
 		return err
 	case n < s.minItems:
-		return bad(at, "want at least %d elements, got %d", s.minItems, n)
+		return v.bad(at, "want at least %d elements, got %d", s.minItems, n)
 	case s.maxItems >= 0 && n > s.maxItems:
-		return bad(at, "want at most %d elements, got %d", s.maxItems, n)
+		return v.bad(at, "want at most %d elements, got %d", s.maxItems, n)
 	}
 	return nil
 }
@@ -341,7 +357,7 @@ func (v *validator) checkObject(s *Schema, raw []byte, at *place) *DocumentError
 		}
 	}
 	var buf []byte
-	members(raw, 0, func(k, e []byte) bool {
+	members(raw, 0, func(k, e []byte, _ int) bool {
 		n++
 		if bytes.IndexByte(k, '\\') >= 0 {
 			buf = unescape(buf[:0], k)
@@ -361,7 +377,7 @@ func (v *validator) checkObject(s *Schema, raw []byte, at *place) *DocumentError
 				return false
 			}
 			if p.pattern.work(len(k)) > matchWorkMax {
-				err = bad(at, "a key is too long to be matched with the pattern")
+				err = v.bad(at, "a key is too long to be matched with the pattern")
 				return false
 			}
 			if p.pattern.re.Match(k) {
@@ -372,7 +388,7 @@ func (v *validator) checkObject(s *Schema, raw []byte, at *place) *DocumentError
 		if err == nil && !known && s.additional != nil {
 			here := &place{up: at, key: string(k), named: true}
 			if s.additional.never {
-				err = bad(here, "no such field is allowed%s", hint(string(k), s.propNames))
+				err = v.bad(here, "no such field is allowed%s", hint(string(k), s.propNames))
 			} else {
 				err = v.check(s.additional, e, here)
 			}
@@ -384,14 +400,14 @@ func (v *validator) checkObject(s *Schema, raw []byte, at *place) *DocumentError
 	}
 	for _, r := range s.required {
 		if missing[r] {
-			return bad(&place{up: at, key: r, named: true}, "required, but missing")
+			return v.bad(&place{up: at, key: r, named: true}, "required, but missing")
 		}
 	}
 	switch {
 	case n < s.minProps:
-		return bad(at, "want at least %d fields, got %d", s.minProps, n)
+		return v.bad(at, "want at least %d fields, got %d", s.minProps, n)
 	case s.maxProps >= 0 && n > s.maxProps:
-		return bad(at, "want at most %d fields, got %d", s.maxProps, n)
+		return v.bad(at, "want at most %d fields, got %d", s.maxProps, n)
 	}
 	return nil
 }

@@ -43,9 +43,9 @@ type object struct {
 }
 
 type field struct {
-	key []byte // decoded
-	raw []byte
-	val ref.Val
+	key      []byte // decoded
+	from, to uint32 // of the value in the object's raw
+	val      ref.Val
 }
 
 func (o *object) index() {
@@ -53,14 +53,14 @@ func (o *object) index() {
 		return
 	}
 	o.read = true
-	members(o.raw, 0, func(k, v []byte) bool {
+	n := 0
+	members(o.raw, 0, func(_, _ []byte, _ int) bool { n++; return true })
+	o.fields = make([]field, 0, n)
+	members(o.raw, 0, func(k, v []byte, at int) bool {
 		if bytes.IndexByte(k, '\\') >= 0 {
 			k = unescape(nil, k)
 		}
-		if o.fields == nil {
-			o.fields = make([]field, 0, 8)
-		}
-		o.fields = append(o.fields, field{key: k, raw: v})
+		o.fields = append(o.fields, field{key: k, from: uint32(at), to: uint32(at + len(v))})
 		return true
 	})
 	if len(o.fields) > seenMin {
@@ -95,7 +95,7 @@ func (o *object) at(i int) ref.Val {
 		if o.schema != nil {
 			s = o.schema.property(string(f.key))
 		}
-		f.val = valueOf(f.raw, s)
+		f.val = valueOf(o.raw[f.from:f.to], s)
 	}
 	return f.val
 }
@@ -187,50 +187,55 @@ type list struct {
 	raw    []byte
 	schema *Schema
 	read   bool
-	elems  []elem
+	spans  []span
+	vals   []ref.Val // nil until asked for
+	full   bool      // all vals are there
 }
 
-type elem struct {
-	raw []byte
-	val ref.Val
-}
+// span is where an element is in the array's raw.
+type span struct{ from, to uint32 }
 
 func (l *list) index() {
 	if l.read {
 		return
 	}
 	l.read = true
-	elements(l.raw, 0, func(e []byte) bool {
-		l.elems = append(l.elems, elem{raw: e})
+	n := 0
+	elements(l.raw, 0, func([]byte, int) bool { n++; return true })
+	l.spans, l.vals = make([]span, 0, n), make([]ref.Val, n)
+	elements(l.raw, 0, func(e []byte, at int) bool {
+		l.spans = append(l.spans, span{uint32(at), uint32(at + len(e))})
 		return true
 	})
 }
 
 func (l *list) at(i int) ref.Val {
-	e := &l.elems[i]
-	if e.val == nil {
+	if l.vals[i] == nil {
 		var s *Schema
 		if l.schema != nil {
 			s = l.schema.element()
 		}
-		e.val = valueOf(e.raw, s)
+		l.vals[i] = valueOf(l.raw[l.spans[i].from:l.spans[i].to], s)
 	}
-	return e.val
+	return l.vals[i]
 }
 
+// all returns the elements; the caller mustn't change them.
 func (l *list) all() []ref.Val {
 	l.index()
-	out := make([]ref.Val, len(l.elems))
-	for i := range l.elems {
-		out[i] = l.at(i)
+	if !l.full {
+		l.full = true
+		for i := range l.vals {
+			l.at(i)
+		}
 	}
-	return out
+	return l.vals
 }
 
 // GetInt64Index is the interpreter's short way to an element.
 func (l *list) GetInt64Index(i int64) (any, bool) {
 	l.index()
-	if i < 0 || i >= int64(len(l.elems)) {
+	if i < 0 || i >= int64(len(l.vals)) {
 		return nil, false
 	}
 	return l.at(int(i)), true
@@ -261,7 +266,7 @@ func (l *list) Contains(v ref.Val) ref.Val { return containsVal(l, v) }
 // Size implements traits.Sizer.
 func (l *list) Size() ref.Val {
 	l.index()
-	return types.Int(len(l.elems))
+	return types.Int(len(l.vals))
 }
 
 // Iterator implements traits.Iterable.
@@ -270,7 +275,7 @@ func (l *list) Iterator() traits.Iterator { return &iterator{items: l.all()} }
 // Fold implements traits.Foldable.
 func (l *list) Fold(f traits.Folder) {
 	l.index()
-	for i := range l.elems {
+	for i := range l.vals {
 		if !f.FoldEntry(types.Int(i), l.at(i)) {
 			return
 		}
