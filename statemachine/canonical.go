@@ -3,10 +3,10 @@ package statemachine
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"sort"
 	"strconv"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -18,8 +18,11 @@ import (
 // keys sorted, unset and default values left out, schemas with sorted keys. Its bytes, and so the hash, don't depend on
 // the protobuf library.
 func Canonical(def *sagadv1.Definition) ([]byte, error) {
-	if n := len(def.ProtoReflect().GetUnknown()); n > 0 {
-		return nil, fmt.Errorf("definition %q has fields that this version doesn't know", def.GetName())
+	if path := unknownField(def.ProtoReflect(), ""); path != "" {
+		return nil, fmt.Errorf("definition %q: %s has fields that this version doesn't know", clip(def.GetName()), clip(path))
+	}
+	if path := badText(def.ProtoReflect(), ""); path != "" {
+		return nil, fmt.Errorf("definition %q: %s isn't UTF-8", clip(def.GetName()), clip(path))
 	}
 	var b bytes.Buffer
 	if err := canonicalMessage(&b, def.ProtoReflect()); err != nil {
@@ -103,9 +106,6 @@ func canonicalMap(b *bytes.Buffer, fd protoreflect.FieldDescriptor, m protorefle
 func canonicalValue(b *bytes.Buffer, fd protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	switch fd.Kind() {
 	case protoreflect.MessageKind:
-		if len(v.Message().GetUnknown()) > 0 {
-			return fmt.Errorf("%s has fields that this version doesn't know", fd.Name())
-		}
 		return canonicalMessage(b, v.Message())
 	case protoreflect.StringKind:
 		switch fd.Name() {
@@ -136,10 +136,95 @@ func canonicalValue(b *bytes.Buffer, fd protoreflect.FieldDescriptor, v protoref
 	return nil
 }
 
-// canonicalString writes a JSON string as encoding/json does.
+// canonicalString writes a JSON string: quotes, backslashes and control characters are escaped, and nothing else.
 func canonicalString(b *bytes.Buffer, s string) {
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // strings always encode
-	b.Truncate(b.Len() - 1)
+	const digits = "0123456789abcdef"
+	b.WriteByte('"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < 0x20:
+			b.WriteString(`\u00`)
+			b.WriteByte(digits[c>>4])
+			b.WriteByte(digits[c&15])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+}
+
+// unknownField is the path to the first message with fields that this version doesn't know, or "".
+func unknownField(m protoreflect.Message, path string) string {
+	if len(m.GetUnknown()) > 0 {
+		return orRoot(path)
+	}
+	return children(m, path, unknownField, nil)
+}
+
+// badText is the path to the first text that isn't UTF-8, or "". Texts that came over the wire are.
+func badText(m protoreflect.Message, path string) string {
+	return children(m, path, badText, func(text, path string) string {
+		if !utf8.ValidString(text) {
+			return path
+		}
+		return ""
+	})
+}
+
+// children calls message and text for what is in m, in the order of the field numbers, until one returns a path.
+func children(m protoreflect.Message, path string, message func(protoreflect.Message, string) string, text func(string, string) string) string {
+	fields := m.Descriptor().Fields()
+	value := func(fd protoreflect.FieldDescriptor, v protoreflect.Value, path string) string {
+		switch {
+		case fd.Kind() == protoreflect.MessageKind:
+			return message(v.Message(), path)
+		case fd.Kind() == protoreflect.StringKind && text != nil:
+			return text(v.String(), path)
+		default:
+			return ""
+		}
+	}
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !m.Has(fd) {
+			continue
+		}
+		at := string(fd.Name())
+		if path != "" {
+			at = path + "." + at
+		}
+		found := ""
+		switch v := m.Get(fd); {
+		case fd.IsMap():
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				if text != nil {
+					found = text(k.String(), at)
+				}
+				if found == "" {
+					found = value(fd.MapValue(), v, at)
+				}
+				return found == ""
+			})
+		case fd.IsList():
+			for j := 0; j < v.List().Len() && found == ""; j++ {
+				found = value(fd, v.List().Get(j), fmt.Sprintf("%s[%d]", at, j))
+			}
+		default:
+			found = value(fd, v, at)
+		}
+		if found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+func orRoot(path string) string {
+	if path == "" {
+		return "(definition)"
+	}
+	return path
 }

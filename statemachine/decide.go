@@ -1,7 +1,6 @@
 package statemachine
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -31,7 +30,7 @@ func (m *Machine) Decide(s *State, e Event, now Micros, chance uint64) (Decision
 	if s == nil {
 		return Decision{}, &Refusal{Code: RefusedNotFound, Message: "there is no such saga"}
 	}
-	if s.N >= transitionsMax {
+	if act, ok := e.(Act); s.N >= transitionsMax && !(ok && act.Action == historyv1.OperatorAction_OPERATOR_ACTION_ABANDON) {
 		return Decision{State: s}, &Refusal{Code: RefusedHistoryLimit, Message: fmt.Sprintf("the saga's history has reached its limit of %d transitions", transitionsMax)}
 	}
 	d.s = s.clone()
@@ -169,6 +168,7 @@ func (d *decider) sequence(nodes []node) bool {
 					return false
 				}
 				d.emit(&historyv1.Fact{Kind: &historyv1.Fact_BranchTaken{BranchTaken: &historyv1.BranchTaken{Name: name, Condition: holds}}})
+				d.passed(Call{Step: name, Dir: do}, "the condition could be evaluated")
 			}
 			if !d.sequence(n.branches[d.s.Branches[n.index]-ArmThen]) {
 				return false
@@ -291,7 +291,7 @@ func (d *decider) expressionFailed(call Call, err error) {
 func (d *decider) result(e Result) {
 	d.reply.Verdict = workerv1.Verdict_VERDICT_ACCEPTED
 	i, ok := d.m.byName[e.Call.Step]
-	if !ok || e.Call.Item != "" {
+	if !ok || e.Call.Item != "" || e.Call.Dir != do && e.Call.Dir != undo {
 		d.reply = Reply{Verdict: workerv1.Verdict_VERDICT_STALE, Stray: true}
 		return
 	}
@@ -304,40 +304,40 @@ func (d *decider) result(e Result) {
 		d.reply = Reply{Verdict: workerv1.Verdict_VERDICT_STALE, Stray: true}
 		return
 	}
-	if e.Call.Dir == do && e.Outcome == historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO {
+	switch {
+	case e.Call.Dir == do && e.Outcome == historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO:
 		e.Outcome, e.Error = historyv1.Outcome_OUTCOME_FAILED, &historyv1.Error{
-			Code: "BAD_OUTCOME", Message: "the worker answered an action with nothing-to-undo, which only a compensation may answer",
+			Code: CodeBadOutcome, Message: "the worker answered an action with nothing-to-undo, which only a compensation may answer",
+		}
+	case e.Outcome < historyv1.Outcome_OUTCOME_SUCCEEDED || e.Outcome > historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO:
+		e.Outcome, e.Error = historyv1.Outcome_OUTCOME_FAILED, &historyv1.Error{
+			Code: CodeBadOutcome, Message: "the worker gave an outcome that this version doesn't know",
 		}
 	}
 	digest := resultDigest(&e)
 	rec := c.find(e.Generation, e.Attempt)
-	if rec != nil {
-		if bytes.Equal(rec.digest, digest) {
-			d.reply.Verdict = workerv1.Verdict_VERDICT_DUPLICATE
-			return
-		}
-		for _, late := range rec.lates {
-			if bytes.Equal(late, digest) {
-				d.reply.Verdict = workerv1.Verdict_VERDICT_DUPLICATE
-				return
-			}
-		}
-		if len(rec.lates) >= latesMax {
-			d.reply = Reply{Verdict: workerv1.Verdict_VERDICT_STALE, Stray: true}
-			return
-		}
-		if rec.digest != nil && conclusive(rec.outcome) && conclusive(e.Outcome) {
-			d.conflict(i, e, digest)
-			return
-		}
+	if rec != nil && rec.known(digest) {
+		d.reply.Verdict = workerv1.Verdict_VERDICT_DUPLICATE
+		return
 	}
 	current := e.Generation == c.Generation
+	conflict := rec != nil && rec.digest != nil && conclusive(rec.outcome) && conclusive(e.Outcome)
 	switch {
+	case conflict:
 	case current && c.Phase == InFlight && c.Attempt == e.Attempt,
-		current && conclusive(e.Outcome) && (c.Phase == InFlight || c.Phase == BackingOff || c.Phase == Held) && !d.s.Status.Terminal():
+		current && conclusive(e.Outcome) && (c.Phase == InFlight || c.Phase == BackingOff || c.Phase == Held):
 		// The first conclusive result of the current generation wins, whichever attempt it comes from.
 		d.conclude(i, e, digest)
-	default:
+		return
+	}
+	// The rest is evidence, of which there may be too much.
+	if rec != nil && len(rec.others) >= latesMax || d.s.N > transitionsMax-transitionsReserve/2 {
+		d.reply = Reply{Verdict: workerv1.Verdict_VERDICT_STALE, Stray: true}
+		return
+	}
+	if conflict {
+		d.conflict(i, e, digest)
+	} else {
 		d.late(i, e, digest)
 	}
 }
@@ -380,8 +380,9 @@ func (d *decider) undoEnded(i int, e Result) {
 	c := &d.s.Steps[i].Undo
 	switch c.Phase {
 	case Succeeded:
-		if c.Empty && !c.OutputKnown && d.s.Steps[i].Do.OutputKnown {
-			// It found nothing because the action came after it. Now the action is known to have happened.
+		if c.Empty && !c.happened && d.s.Steps[i].Do.happened {
+			// It found nothing, perhaps because the action came after it. By now the action is known to have happened.
+			d.retrying(e.Call)
 			d.attempt(i, undo, c.Generation+1, nil)
 			return
 		}
@@ -412,6 +413,8 @@ func (d *decider) tryAgain(i int, call Call, attempt int32, e *historyv1.Error, 
 		reason = historyv1.GiveUpReason_GIVE_UP_REASON_NO_RETRY
 	case unwinding:
 		reason = historyv1.GiveUpReason_GIVE_UP_REASON_UNWINDING
+	case d.s.N > transitionsMax-transitionsReserve:
+		// The history nears its limit: the rest is kept for ending the saga.
 	case !policy.Exhausted(used, time.Duration(d.now+delay-c.budgetFromAt)*time.Microsecond):
 		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_RetryPlanned{RetryPlanned: &historyv1.RetryPlanned{
 			Call: call.proto(), Attempt: c.Attempt + 1, AtUs: d.now + delay,
@@ -501,7 +504,7 @@ func (m *Machine) phase(i int, st *StepState) compensation.Phase {
 	case st.Do.Attempt == 0 && !(st.Do.ByHand && st.Do.Phase == Succeeded):
 		return compensation.NeverRan
 	case m.steps[i].kind != sagadv1.Kind_KIND_COMPENSATABLE,
-		st.Do.Phase == Rejected && !st.Do.InDoubt:
+		st.Do.nothingDone():
 		return compensation.Clean
 	}
 	switch st.Undo.Phase {
@@ -530,19 +533,20 @@ func (d *decider) late(i int, e Result, digest []byte) {
 	if e.Outcome == historyv1.Outcome_OUTCOME_SUCCEEDED && e.Call.Dir == do && e.Error == nil && checkOutput(e.Output, d.m.steps[i].outSchema) == nil {
 		f.Output = orNull(e.Output)
 	}
-	ended := st.Do.Phase == GivenUp || st.Do.Phase == Rejected
-	clean := st.Do.Phase == Rejected && !st.Do.InDoubt
+	clean, knew := st.Do.nothingDone(), st.Do.happened
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_LateResult{LateResult: f}})
-	if e.Call.Dir != do || e.Outcome != historyv1.Outcome_OUTCOME_SUCCEEDED || !ended || d.m.steps[i].kind == sagadv1.Kind_KIND_READ_ONLY {
+	if !effect(st, e) || d.m.steps[i].kind == sagadv1.Kind_KIND_READ_ONLY {
 		return
 	}
-	unsettled := clean || st.Undo.Phase == Idle || st.Undo.Phase == Succeeded && st.Undo.Empty
+	// A person who said that nothing of it stands may have looked before it came to stand.
+	unseen := st.Undo.ByHand && !knew
+	unsettled := clean || st.Undo.Phase == Idle || st.Undo.Phase == Succeeded && (st.Undo.Empty || unseen)
 	switch {
-	case d.s.Status.Terminal() || d.m.steps[i].kind != sagadv1.Kind_KIND_COMPENSATABLE:
+	case d.s.Status.Terminal() || d.m.steps[i].kind != sagadv1.Kind_KIND_COMPENSATABLE || unseen:
 		if unsettled {
-			d.open(e.Call, historyv1.ItemKind_ITEM_KIND_LATE_EFFECT, &historyv1.Error{
+			d.openOnce(e.Call, historyv1.ItemKind_ITEM_KIND_LATE_EFFECT, &historyv1.Error{
 				Code: "LATE_EFFECT", Message: "the step succeeded after it had been given up, and can't be undone by the saga: what it did stands",
-			}, false)
+			})
 		}
 	case st.Undo.Phase == Succeeded && st.Undo.Empty:
 		// The compensation had found nothing: it is called again, as a new request.
@@ -552,20 +556,25 @@ func (d *decider) late(i int, e Result, digest []byte) {
 	}
 }
 
+// effect says that a result which isn't used proves an effect that the saga doesn't count with.
+func effect(st *StepState, e Result) bool {
+	return e.Call.Dir == do && e.Outcome == historyv1.Outcome_OUTCOME_SUCCEEDED && (st.Do.Phase == GivenUp || st.Do.Phase == Rejected)
+}
+
 // conflict: two different results for one attempt are a worker's bug, which a person must know of.
 func (d *decider) conflict(i int, e Result, digest []byte) {
 	d.reply.Verdict = workerv1.Verdict_VERDICT_STALE
+	defer d.openOnce(e.Call, historyv1.ItemKind_ITEM_KIND_CONFLICTING_RESULTS, &historyv1.Error{
+		Code: "CONFLICTING_RESULTS", Message: fmt.Sprintf("attempt %d of %s was answered twice, differently: the worker isn't idempotent; the first answer counts", e.Attempt, e.Call),
+	})
+	if effect(&d.s.Steps[i], e) {
+		// The first answer said that nothing was done; what the second one proves is settled all the same.
+		d.late(i, e, digest)
+		return
+	}
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ConflictingResult{ConflictingResult: &historyv1.ConflictingResult{
 		Call: e.Call.proto(), Generation: e.Generation, Attempt: e.Attempt, Outcome: e.Outcome, Error: e.Error, Worker: e.Worker, Digest: digest,
 	}}})
-	for k := range d.s.Items {
-		if it := &d.s.Items[k]; it.Open() && it.Kind == historyv1.ItemKind_ITEM_KIND_CONFLICTING_RESULTS && it.Call == e.Call {
-			return
-		}
-	}
-	d.open(e.Call, historyv1.ItemKind_ITEM_KIND_CONFLICTING_RESULTS, &historyv1.Error{
-		Code: "CONFLICTING_RESULTS", Message: fmt.Sprintf("attempt %d of %s was answered twice, differently: the worker isn't idempotent; the first answer counts", e.Attempt, e.Call),
-	}, false)
 }
 
 // tick lets happen what is due.
@@ -631,7 +640,7 @@ func directionWord(dir historyv1.Direction) string {
 // cancel unwinds the saga wherever it waits, unless the pivot has been sent.
 func (d *decider) cancel(e Cancel) {
 	switch {
-	case d.s.answered(e.RequestID):
+	case d.s.Backward && d.s.answered(e.RequestID):
 		d.reply = Reply{Cancel: sagadv1.CancelAnswer_CANCEL_ANSWER_WILL_UNWIND, Duplicate: true}
 	case d.s.Status == Completed:
 		d.reply.Cancel = sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_COMPLETED
@@ -675,7 +684,9 @@ func resultDigest(e *Result) []byte {
 		h.Write(b)
 	}
 	part([]byte{byte(e.Outcome)})
-	part(e.Output)
+	if e.Call.Dir == do {
+		part(e.Output) // a compensation's output means nothing
+	}
 	if e.Error != nil {
 		part([]byte(e.Error.GetCode()))
 		part([]byte(e.Error.GetMessage()))

@@ -28,7 +28,8 @@ func (m *Machine) Fold(ts []*historyv1.Transition) (*State, error) {
 	return s, nil
 }
 
-// Evolve folds one transition into s, which it changes. s is nil before the first.
+// Evolve folds one transition into s, which it changes. s is nil before the first. An error says that the history is damaged,
+// of another definition or of a later release; s must not be used then.
 func (m *Machine) Evolve(s *State, t *historyv1.Transition) (*State, error) {
 	if s == nil {
 		if len(t.GetFacts()) == 0 || t.GetFacts()[0].GetStarted() == nil {
@@ -62,8 +63,19 @@ func (m *Machine) empty() *State {
 // evolve folds one fact. It reads nothing but its arguments, and decides nothing: a later release may decide otherwise, but
 // folds the facts of all earlier ones as they did.
 func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
+	if s.end != 0 {
+		switch fact.GetKind().(type) {
+		case *historyv1.Fact_LateResult, *historyv1.Fact_ConflictingResult, *historyv1.Fact_ItemOpened, *historyv1.Fact_ItemChanged,
+			*historyv1.Fact_ItemClosed, *historyv1.Fact_OperatorActed:
+		default:
+			return fmt.Errorf("a fact of kind %T comes after the saga has ended as %s", fact.GetKind(), s.end)
+		}
+	}
 	switch f := fact.GetKind().(type) {
 	case *historyv1.Fact_Started:
+		if s.Status != 0 {
+			return fmt.Errorf("the saga starts twice")
+		}
 		e := f.Started
 		s.Namespace, s.SagaID, s.Definition, s.Version = e.GetNamespace(), e.GetSagaId(), e.GetDefinition(), e.GetVersion()
 		s.Input, s.Digest, s.Labels, s.Actor, s.Traceparent = e.GetInput(), e.GetRequestDigest(), e.GetLabels(), e.GetActor(), e.GetTraceparent()
@@ -75,11 +87,14 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		if err != nil {
 			return err
 		}
+		if e.GetGeneration() < 1 || e.GetAttempt() < 1 {
+			return fmt.Errorf("%s has no attempt %d of generation %d", e.GetCall().GetStep(), e.GetAttempt(), e.GetGeneration())
+		}
 		if e.GetGeneration() != c.Generation {
 			c.Generation, c.Attempt, c.budgetFrom, c.budgetFromAt = e.GetGeneration(), 0, 0, at
 			c.Empty = false
 			if e.GetCall().GetDirection() == undo {
-				c.OutputKnown = st.Do.OutputKnown
+				c.OutputKnown, c.happened = st.Do.OutputKnown, st.Do.happened
 			} else {
 				c.Input = e.GetInput()
 			}
@@ -104,17 +119,9 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		}
 		c.Deadline = 0
 		c.LastOutcome, c.LastError = e.GetOutcome(), e.GetError()
-		// An attempt that is still out when another of its generation ends the call may yet have an effect.
-		other := c.Phase == InFlight && e.GetAttempt() != c.Attempt
-		if c.find(e.GetGeneration(), e.GetAttempt()) != nil {
-			c.ended = slices.Clone(c.ended)
-			rec := c.find(e.GetGeneration(), e.GetAttempt())
-			rec.outcome, rec.digest = e.GetOutcome(), e.GetDigest()
-		} else {
-			c.ended = append(slices.Clip(c.ended), endedAttempt{
-				generation: e.GetGeneration(), attempt: e.GetAttempt(), outcome: e.GetOutcome(), digest: e.GetDigest(),
-			})
-		}
+		rec := c.record(e.GetGeneration(), e.GetAttempt())
+		rec.doubt = rec.doubt && rec.digest != nil || e.GetOutcome() != historyv1.Outcome_OUTCOME_REJECTED
+		rec.note(e.GetOutcome(), e.GetDigest())
 		switch e.GetOutcome() {
 		case historyv1.Outcome_OUTCOME_SUCCEEDED:
 			if e.GetUnusable() {
@@ -125,12 +132,15 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 					c.Output, c.OutputKnown = orNull(e.GetOutput()), true
 				}
 			}
+			if e.GetCall().GetDirection() == do {
+				c.happened = true
+			}
 			c.EndedAt, c.RetryAt = at, 0
 		case historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO:
 			c.Phase, c.Empty, c.EndedAt, c.RetryAt = Succeeded, true, at, 0
 		case historyv1.Outcome_OUTCOME_REJECTED:
 			c.Phase, c.EndedAt, c.RetryAt = Rejected, at, 0
-			c.InDoubt = c.InDoubt || other
+			c.InDoubt = c.happened || !c.allRejected()
 		default:
 			c.InDoubt = true
 			// What follows says whether it is tried again or given up; without it the call would be lost.
@@ -182,12 +192,13 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		if err != nil {
 			return err
 		}
-		c.remember(e.GetGeneration(), e.GetAttempt(), e.GetDigest())
-		if e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED && e.GetCall().GetDirection() == do && !c.OutputKnown && e.GetOutput() != nil {
-			c.Output, c.OutputKnown = e.GetOutput(), true
-		}
-		if e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED && c.Phase != Succeeded {
-			c.InDoubt = true
+		c.record(e.GetGeneration(), e.GetAttempt()).note(e.GetOutcome(), e.GetDigest())
+		if e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED && e.GetCall().GetDirection() == do {
+			if !c.OutputKnown && len(e.GetOutput()) > 0 {
+				c.Output, c.OutputKnown = e.GetOutput(), true
+			}
+			c.happened = true
+			c.InDoubt = c.InDoubt || c.Phase != Succeeded
 		}
 
 	case *historyv1.Fact_ConflictingResult:
@@ -196,10 +207,13 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		if err != nil {
 			return err
 		}
-		c.remember(e.GetGeneration(), e.GetAttempt(), e.GetDigest())
+		c.record(e.GetGeneration(), e.GetAttempt()).note(e.GetOutcome(), e.GetDigest())
 
 	case *historyv1.Fact_ItemOpened:
 		e := f.ItemOpened
+		if int(e.GetItem()) != len(s.Items)+1 {
+			return fmt.Errorf("operations item %d comes after item %d", e.GetItem(), len(s.Items))
+		}
 		call := Call{Step: e.GetCall().GetStep(), Item: e.GetCall().GetItem(), Dir: e.GetCall().GetDirection()}
 		s.Items = append(s.Items, ItemState{
 			Number: e.GetItem(), Kind: e.GetKind(), Status: historyv1.ItemStatus_ITEM_STATUS_OPEN, Call: call, Blocking: e.GetBlocking(),
@@ -255,9 +269,9 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		case e.GetCall().GetDirection() == undo:
 			c.Phase = Succeeded
 		case e.GetSettlement() == historyv1.Settlement_SETTLEMENT_DONE:
-			c.Phase, c.Output, c.OutputKnown, c.Unsendable = Succeeded, orNull(e.GetOutput()), true, false
+			c.Phase, c.Output, c.OutputKnown, c.Unsendable, c.happened = Succeeded, orNull(e.GetOutput()), true, false, true
 		default:
-			c.Phase, c.InDoubt = Rejected, false
+			c.Phase, c.InDoubt, c.happened = Rejected, false, false
 		}
 
 	case *historyv1.Fact_Completed:
@@ -270,6 +284,7 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 			for _, c := range [...]*CallState{&s.Steps[i].Do, &s.Steps[i].Undo} {
 				switch c.Phase {
 				case InFlight, BackingOff, Held:
+					c.InDoubt = c.InDoubt || c.Phase == InFlight
 					c.Phase, c.EndedAt, c.Deadline, c.RetryAt = GivenUp, at, 0, 0
 				}
 			}
@@ -288,19 +303,11 @@ func (m *Machine) locate(s *State, call *historyv1.Call) (*StepState, *CallState
 	if !ok {
 		return nil, nil, fmt.Errorf("the definition has no step %q", call.GetStep())
 	}
+	if call.GetDirection() != do && call.GetDirection() != undo {
+		return nil, nil, fmt.Errorf("a call of %q has no direction", call.GetStep())
+	}
 	st := &s.Steps[i]
 	return st, st.call(call.GetDirection()), nil
-}
-
-// remember keeps the digest of a result that came too late to be used.
-func (c *CallState) remember(generation, attempt int32, digest []byte) {
-	c.ended = slices.Clone(c.ended)
-	rec := c.find(generation, attempt)
-	if rec == nil {
-		c.ended = append(c.ended, endedAttempt{generation: generation, attempt: attempt})
-		rec = &c.ended[len(c.ended)-1]
-	}
-	rec.lates = append(slices.Clip(rec.lates), digest)
 }
 
 func orNull(doc []byte) []byte {
@@ -315,7 +322,7 @@ func (m *Machine) hasEffect(i int, st *StepState) bool {
 	if m.steps[i].kind == sagadv1.Kind_KIND_READ_ONLY || st.Do.Attempt == 0 && !st.Do.ByHand {
 		return false
 	}
-	if st.Do.Phase == Rejected && !st.Do.InDoubt {
+	if st.Do.nothingDone() {
 		return false
 	}
 	return st.Undo.Phase != Succeeded

@@ -32,6 +32,27 @@ func (d *decider) open(call Call, kind historyv1.ItemKind, e *historyv1.Error, b
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemOpened{ItemOpened: f}})
 }
 
+// openOnce opens an item that blocks nothing, unless such a one is open already.
+func (d *decider) openOnce(call Call, kind historyv1.ItemKind, e *historyv1.Error) {
+	for i := range d.s.Items {
+		if it := &d.s.Items[i]; it.Open() && it.Kind == kind && it.Call == call {
+			return
+		}
+	}
+	d.open(call, kind, e, false)
+}
+
+// retrying says of the items that wait for a call that it is called again.
+func (d *decider) retrying(call Call) {
+	for i := range d.s.Items {
+		if it := &d.s.Items[i]; it.Blocking && it.Status == historyv1.ItemStatus_ITEM_STATUS_OPEN && it.Call == call {
+			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_ItemChanged{ItemChanged: &historyv1.ItemChanged{
+				Item: it.Number, Status: historyv1.ItemStatus_ITEM_STATUS_RETRYING,
+			}}})
+		}
+	}
+}
+
 // passed closes the items that waited for a call.
 func (d *decider) passed(call Call, how string) {
 	d.closeItems(func(it *ItemState) bool { return it.Blocking && it.Call == call }, how)
@@ -132,6 +153,7 @@ func (d *decider) act(e Act) error {
 			return nil
 		}
 	case historyv1.OperatorAction_OPERATOR_ACTION_ABANDON:
+		d.stop = d.s.InFlight()
 		var left []*historyv1.Call
 		for _, f := range d.m.Effects(d.s) {
 			if f.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
@@ -264,7 +286,7 @@ func (m *Machine) Effects(s *State) []*sagadv1.Effect {
 	for i := range s.Steps {
 		st := &s.Steps[i]
 		ran := st.Do.Attempt > 0 || st.Do.ByHand && st.Do.Phase == Succeeded
-		if ran && m.steps[i].kind != sagadv1.Kind_KIND_READ_ONLY && !(st.Do.Phase == Rejected && !st.Do.InDoubt) {
+		if ran && m.steps[i].kind != sagadv1.Kind_KIND_READ_ONLY && !st.Do.nothingDone() {
 			order = append(order, i)
 		}
 	}

@@ -2,6 +2,7 @@ package statemachine
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -380,4 +381,12 @@ func sortedKeys(m map[string]bool) []string {
 		}
 	}
 	return out
+}
+
+func sourceOf(t *testing.T, path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"bytes"
 	"slices"
 
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
@@ -97,10 +98,9 @@ type State struct {
 	SettledByHand int32
 	AbandonReason string
 
-	end       Status
-	startNo   int32
-	requests  []string
-	truncated bool
+	end      Status
+	startNo  int32
+	requests []string
 }
 
 // Arm is the arm that an if took.
@@ -149,6 +149,9 @@ type CallState struct {
 	// StartedAt is when its first attempt was made, EndedAt when it ended.
 	StartedAt, EndedAt Micros
 
+	// Of an action: some result said that it succeeded, whenever it came. Of a compensation: that was known when its
+	// generation began, so that an answer of nothing to undo takes it into account.
+	happened bool
 	// The attempts, and the time, at which its present budget began.
 	budgetFrom   int32
 	budgetFromAt Micros
@@ -159,10 +162,13 @@ type CallState struct {
 type endedAttempt struct {
 	generation, attempt int32
 	outcome             historyv1.Outcome
-	// digest of the result; nil if the engine ended it.
+	// digest of the result that counts; nil while there is none because the engine ended it.
 	digest []byte
-	// lates are digests of results that came later.
-	lates [][]byte
+	// doubt: something may have been done. An attempt that timed out and was then answered with a rejection leaves none; one
+	// that a worker called failed always does.
+	doubt bool
+	// others are digests of results that don't count.
+	others [][]byte
 }
 
 // ItemState is an operations item.
@@ -275,13 +281,14 @@ func (s *State) InFlight() []Call {
 	return calls
 }
 
-// Waits says that something will wake the saga, or that a person is asked: the opposite would be a lost saga.
+// Waits says that something will wake the saga, or that a person is asked: the opposite would be a lost saga. The saga's
+// deadline doesn't count, and an item that is being retried doesn't either: what it retries does.
 func (s *State) Waits() bool {
 	if s.Status.Terminal() {
 		return true
 	}
 	for i := range s.Items {
-		if s.Items[i].Blocking && s.Items[i].Open() {
+		if s.Items[i].Blocking && s.Items[i].Status == historyv1.ItemStatus_ITEM_STATUS_OPEN {
 			return true
 		}
 	}
@@ -302,6 +309,59 @@ func (s *State) Call(c Call) *CallState {
 		return nil
 	}
 	return st.call(c.Dir)
+}
+
+// allRejected says that every attempt of the generation was rejected. One that is out, or was when another ended the call, may
+// yet have an effect.
+func (c *CallState) allRejected() bool {
+	n := int32(0)
+	for i := range c.ended {
+		if e := &c.ended[i]; e.generation == c.Generation && !e.doubt {
+			n++
+		}
+	}
+	return n == c.Attempt
+}
+
+// nothingDone says that an action was called and is known to have done nothing: each attempt was rejected, or a person said so.
+func (c *CallState) nothingDone() bool {
+	switch c.Phase {
+	case Rejected:
+		return !c.InDoubt
+	case Held, GivenUp:
+		return !c.InDoubt && c.LastOutcome == historyv1.Outcome_OUTCOME_REJECTED
+	default:
+		return false
+	}
+}
+
+// known says that the very same result was recorded before.
+func (e *endedAttempt) known(digest []byte) bool {
+	return e.digest != nil && bytes.Equal(e.digest, digest) ||
+		slices.ContainsFunc(e.others, func(other []byte) bool { return bytes.Equal(other, digest) })
+}
+
+// note records a result. The first conclusive one counts, else the first.
+func (e *endedAttempt) note(outcome historyv1.Outcome, digest []byte) {
+	switch {
+	case e.digest == nil:
+		e.outcome, e.digest = outcome, digest
+	case conclusive(outcome) && !conclusive(e.outcome):
+		e.others = append(slices.Clip(e.others), e.digest)
+		e.outcome, e.digest = outcome, digest
+	default:
+		e.others = append(slices.Clip(e.others), digest)
+	}
+}
+
+// record returns what is remembered of an attempt, to be changed: states that share it keep theirs.
+func (c *CallState) record(generation, attempt int32) *endedAttempt {
+	c.ended = append(make([]endedAttempt, 0, len(c.ended)+1), c.ended...)
+	if rec := c.find(generation, attempt); rec != nil {
+		return rec
+	}
+	c.ended = append(c.ended, endedAttempt{generation: generation, attempt: attempt})
+	return &c.ended[len(c.ended)-1]
 }
 
 func (c *CallState) find(generation, attempt int32) *endedAttempt {

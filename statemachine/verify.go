@@ -28,7 +28,7 @@ var reserved = map[string]bool{
 	"const": true, "continue": true, "else": true, "for": true, "function": true, "if": true, "import": true, "let": true,
 	"loop": true, "package": true, "namespace": true, "void": true, "var": true, "while": true, "int": true, "uint": true,
 	"double": true, "bool": true, "string": true, "bytes": true, "list": true, "map": true, "type": true, "dyn": true,
-	"size": true, "has": true, "duration": true, "timestamp": true, "null_type": true,
+	"size": true, "has": true, "duration": true, "timestamp": true, "null_type": true, "google": true,
 }
 
 // verifier refuses whatever can be known to be wrong, and builds the machine on the way.
@@ -39,7 +39,8 @@ type verifier struct {
 
 	activities map[string]*activity
 	names      map[string]bool
-	depth      int
+	// places are all names of the definition, and what they name.
+	places map[string]nodeKind
 }
 
 type activity struct {
@@ -67,23 +68,98 @@ const (
 )
 
 func (v *verifier) problem(step, field, rule, message, mend string) {
-	v.problems = append(v.problems, &sagadv1.Problem{
-		Definition: v.def.GetName(), Step: step, Field: field, Rule: rule, Message: message, Mend: mend,
-	})
+	v.add(&sagadv1.Problem{Step: step, Field: field, Rule: rule, Message: message, Mend: mend})
 }
 
+// add notes a problem, unless there are enough of them.
+func (v *verifier) add(p *sagadv1.Problem) {
+	p.Definition, p.Step, p.Field = clip(v.def.GetName()), clip(p.Step), clip(p.Field)
+	switch n := len(v.problems); {
+	case n < problemsMax:
+		v.problems = append(v.problems, p)
+	case n == problemsMax:
+		v.problems = append(v.problems, &sagadv1.Problem{
+			Definition: p.Definition, Rule: "limit", Message: fmt.Sprintf("there are more than %d problems; the rest isn't listed", problemsMax),
+			Mend: "mend these first, and verify again",
+		})
+	}
+}
+
+// enough says that looking further is of no use.
+func (v *verifier) enough() bool { return len(v.problems) > problemsMax }
+
 func (v *verifier) expression(step, field, source string, err *expr.Error) {
-	v.problems = append(v.problems, &sagadv1.Problem{
-		Definition: v.def.GetName(), Step: step, Field: field, Expression: source, Line: int32(err.Line), Column: int32(err.Column),
-		Rule: "expression", Message: err.Message,
-		Mend: "correct the expression; it may read input and the outputs of steps that come before it",
+	p := &sagadv1.Problem{
+		Step: step, Field: field, Expression: source, Line: int32(err.Line), Column: int32(err.Column),
+		Rule: "expression", Message: err.Message, Mend: "correct the expression; it may read input and the outputs of steps that come before it",
+	}
+	if len(source) > expr.SourceBytesMax {
+		p.Expression = clip(source)
+	}
+	switch err.Code {
+	case expr.CodeMissingField:
+		if p.Mend = "add the field"; err.Line > 0 {
+			p.Mend = "add the field to the expression"
+		}
+	case expr.CodeUnknownField:
+		if p.Mend = "remove the field, or correct its name or the schema"; err.Line == 0 {
+			p.Expression = ""
+		}
+	case expr.CodeCost, expr.CodeTooLong:
+		p.Mend = "make the expression smaller, or let an activity do the work"
+	case expr.CodeUnknownName:
+		v.unreadable(p, word(source, err.Line, err.Column))
+	}
+	v.add(p)
+}
+
+// unreadable says why a step's output can't be read at a place where its name is unknown.
+func (v *verifier) unreadable(p *sagadv1.Problem, name string) {
+	kind, ok := v.places[name]
+	if !ok {
+		return
+	}
+	_, seen := v.m.byName[name]
+	p.Mend = "read the input, or the output of a step that is sure to have run before this place"
+	switch {
+	case kind != stepNode:
+		p.Message = fmt.Sprintf("%s isn't a step, so it has no output", name)
+	case name == p.Step:
+		p.Message = fmt.Sprintf("%s can't read its own output", name)
+	case seen:
+		p.Message = fmt.Sprintf("the output of %s may not be there: %s is in another branch of a parallel, or in an arm of an if that may not be taken", name, name)
+	default:
+		p.Message = fmt.Sprintf("the output of %s isn't there yet: %s comes later", name, name)
+	}
+}
+
+// word is the identifier at a place of an expression.
+func word(source string, line, column int) string {
+	lines := strings.Split(source, "\n")
+	if line < 1 || line > len(lines) {
+		return ""
+	}
+	r := []rune(lines[line-1])
+	if column < 1 || column > len(r) {
+		return ""
+	}
+	r = r[column-1:]
+	n := slices.IndexFunc(r, func(c rune) bool {
+		return c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9')
 	})
+	if n < 0 {
+		n = len(r)
+	}
+	return string(r[:n])
 }
 
 func (v *verifier) definition() {
 	d := v.def
 	if n := proto.Size(d); n > definitionMax {
 		v.problem("", "", "definition-size", fmt.Sprintf("the definition has %d bytes; the limit is %d", n, definitionMax), "split it, or make the schemas smaller")
+		return
+	}
+	if !v.size() {
 		return
 	}
 	if !definitionName.MatchString(d.GetName()) {
@@ -93,12 +169,14 @@ func (v *verifier) definition() {
 	if len(d.GetDescription()) > descriptionMax {
 		v.problem("", "description", "definition-size", fmt.Sprintf("the description has %d bytes; the limit is %d", len(d.GetDescription()), descriptionMax), "shorten it")
 	}
-	hash, err := Hash(d)
-	if err != nil {
-		v.problem("", "", "canonical", err.Error(), "send a definition made for this version, with schemas that are JSON")
+	if path := unknownField(d.ProtoReflect(), ""); path != "" {
+		v.problem("", clip(path), "field-unknown", "it has fields that this version doesn't know", "register it with a release that knows them, or remove them")
 		return
 	}
-	v.m.hash = hash
+	if path := badText(d.ProtoReflect(), ""); path != "" {
+		v.problem("", clip(path), "text", "the text isn't UTF-8", "write it in UTF-8")
+		return
+	}
 	v.m.input = v.schema("", "input_schema", d.GetInputSchema())
 	v.m.output = v.schema("", "output_schema", d.GetOutputSchema())
 	v.m.deadline = v.duration("", "deadline", d.GetDeadline(), 0, deadlineMin, deadlineMax)
@@ -115,9 +193,6 @@ func (v *verifier) definition() {
 	}
 	sc := scope{vars: []expr.Var{{Name: "input", Schema: v.m.input}}}
 	v.m.body = v.sequence(d.GetBody(), &sc, true)
-	if len(v.m.steps) > stepsMax {
-		v.problem("", "body", "limit", fmt.Sprintf("the definition has %d steps; the limit is %d", len(v.m.steps), stepsMax), "split it")
-	}
 	for _, a := range d.GetActivities() {
 		if act := v.activities[a.GetName()]; act != nil && !act.used {
 			v.problem("", "activities", "activity-unused", fmt.Sprintf("activity %q is declared but no step calls it", clip(a.GetName())), "remove it, or call it")
@@ -126,6 +201,55 @@ func (v *verifier) definition() {
 	if len(v.m.steps) == 0 && len(d.GetBody()) > 0 && len(v.problems) == 0 {
 		v.problem("", "body", "body-empty", "the definition has no steps", "add at least one step")
 	}
+	if len(v.problems) > 0 {
+		return
+	}
+	hash, err := Hash(d)
+	if err != nil {
+		v.problem("", "", "canonical", err.Error(), "send a definition made for this version, with schemas that are JSON")
+	}
+	v.m.hash = hash
+}
+
+// size looks how large the definition is before anything costly is done with it, and learns its names.
+func (v *verifier) size() bool {
+	v.places = map[string]nodeKind{}
+	steps, nodes, depthMax := 0, 0, 0
+	var walk func(body []*sagadv1.Node, depth int)
+	walk = func(body []*sagadv1.Node, depth int) {
+		if depthMax = max(depthMax, depth); depth > nestingMax {
+			return
+		}
+		for _, n := range body {
+			switch k := n.GetKind().(type) {
+			case *sagadv1.Node_Step:
+				steps++
+				v.places[k.Step.GetName()] = stepNode
+			case *sagadv1.Node_Parallel:
+				nodes += 1 + len(k.Parallel.GetBranches())
+				v.places[k.Parallel.GetName()] = parallelNode
+				for _, b := range k.Parallel.GetBranches() {
+					walk(b.GetBody(), depth+1)
+				}
+			case *sagadv1.Node_If:
+				nodes++
+				v.places[k.If.GetName()] = ifNode
+				walk(k.If.GetThen(), depth+1)
+				walk(k.If.GetElse(), depth+1)
+			}
+		}
+	}
+	walk(v.def.GetBody(), 1)
+	if depthMax > nestingMax {
+		v.problem("", "body", "limit", fmt.Sprintf("parallels and ifs are nested deeper than %d", nestingMax-1), "flatten them, or split the definition")
+	}
+	if steps > stepsMax {
+		v.problem("", "body", "limit", fmt.Sprintf("the definition has %d steps; the limit is %d", steps, stepsMax), "split it")
+	}
+	if nodes > nodesMax {
+		v.problem("", "body", "limit", fmt.Sprintf("the definition has %d parallels, branches and ifs; the limit is %d", nodes, nodesMax), "split it")
+	}
+	return len(v.problems) == 0
 }
 
 func (v *verifier) contracts() {
@@ -155,6 +279,10 @@ func (v *verifier) contracts() {
 }
 
 func (v *verifier) schema(step, field, source string) *expr.Schema {
+	if source != "" && strings.TrimSpace(source) == "" {
+		v.problem(step, field, "schema", "the schema is blank", "leave it out to allow anything")
+		return expr.Any
+	}
 	if len(source) > schemaBytesMax {
 		v.problem(step, field, "limit", fmt.Sprintf("the schema has %d bytes; the limit is %d", len(source), schemaBytesMax), "make it smaller")
 		return expr.Any
@@ -173,22 +301,49 @@ func (v *verifier) duration(step, field string, d *durationpb.Duration, unset, l
 		return unset.Microseconds()
 	}
 	if err := d.CheckValid(); err != nil || d.AsDuration() < low || d.AsDuration() > high {
-		v.problem(step, field, "duration", fmt.Sprintf("%ds is out of range", d.GetSeconds()), fmt.Sprintf("use %v to %v", low, high))
+		mend := fmt.Sprintf("use %s to %s", period(low), period(high))
+		if unset > 0 {
+			mend += ", or leave it out for " + period(unset)
+		}
+		v.problem(step, field, "duration", written(d)+" is out of range", mend)
 		return unset.Microseconds()
 	}
 	return d.AsDuration().Microseconds()
 }
 
+// written is a duration as it was given, however impossible.
+func written(d *durationpb.Duration) string {
+	const safe = 1 << 33 // seconds; about 272 years
+	switch s, n := d.GetSeconds(), d.GetNanos(); {
+	case n <= -1e9 || n >= 1e9 || s > 0 && n < 0 || s < 0 && n > 0:
+		return fmt.Sprintf("%d s and %d ns", s, n)
+	case s <= -safe || s >= safe:
+		return fmt.Sprintf("%ds", s)
+	default:
+		return d.AsDuration().String()
+	}
+}
+
+// period writes a limit as people do.
+func period(d time.Duration) string {
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	switch {
+	case d >= year && d%year == 0:
+		return fmt.Sprintf("%d years", d/year)
+	case d > day && d%day == 0:
+		return fmt.Sprintf("%d days", d/day)
+	default:
+		return d.String()
+	}
+}
+
 // sequence checks nodes one after another. sc becomes what is known after them.
 func (v *verifier) sequence(nodes []*sagadv1.Node, sc *scope, top bool) []node {
-	v.depth++
-	defer func() { v.depth-- }()
-	if v.depth > nestingMax {
-		v.problem("", "body", "limit", fmt.Sprintf("nesting is deeper than %d", nestingMax), "flatten it, or split the definition")
-		return nil
-	}
 	var out []node
 	for i, n := range nodes {
+		if v.enough() {
+			return nil
+		}
 		switch k := n.GetKind().(type) {
 		case *sagadv1.Node_Step:
 			out = append(out, v.step(k.Step, sc))
@@ -215,7 +370,7 @@ func (v *verifier) sequence(nodes []*sagadv1.Node, sc *scope, top bool) []node {
 func (v *verifier) name(kind, name string) bool {
 	switch {
 	case !stepName.MatchString(name):
-		v.problem(clip(name), "name", "name-legal", fmt.Sprintf("%s name %q isn't legal", kind, clip(name)),
+		v.problem(name, "name", "name-legal", fmt.Sprintf("%s name %q isn't legal", kind, clip(name)),
 			"use lower-case letters, digits and '_', starting with a letter, 63 at most, so that expressions can name it")
 	case reserved[name]:
 		v.problem(name, "name", "name-legal", fmt.Sprintf("%q is a word that expressions use for something else", name), "choose another name")
@@ -254,7 +409,7 @@ func (v *verifier) step(s *sagadv1.Step, sc *scope) node {
 	case sagadv1.GiveUp_GIVE_UP_HOLD:
 		st.hold = true
 	default:
-		v.problem(name, "give_up", "enum", "unknown value", "use GIVE_UP_UNWIND or GIVE_UP_HOLD")
+		v.problem(name, "give_up", "enum", fmt.Sprintf("%d is no value that this version knows", s.GetGiveUp()), "use GIVE_UP_UNWIND or GIVE_UP_HOLD")
 	}
 	if s.GetGiveUp() == sagadv1.GiveUp_GIVE_UP_UNWIND && sc.pivot != onNone {
 		v.problem(name, "give_up", "give-up-after-pivot", "a step after the pivot can't unwind the saga", "leave give_up out: a saga past its pivot is held for a person")
@@ -287,7 +442,11 @@ func (v *verifier) place(s *sagadv1.Step, sc *scope) {
 	switch s.GetKind() {
 	case sagadv1.Kind_KIND_READ_ONLY:
 	case sagadv1.Kind_KIND_COMPENSATABLE:
-		if sc.pivot != onNone {
+		switch sc.pivot {
+		case onSome:
+			v.problem(name, "kind", "compensatable-after-pivot", "only one arm of the if before it has the pivot, so it might be never undone",
+				"move it before the if or into the arm without the pivot, or make it read-only")
+		case onAll:
 			v.problem(name, "kind", "compensatable-after-pivot", "a step after the pivot is never undone, so it can't be compensatable",
 				"move it before the pivot, or make it retriable")
 		}
@@ -299,12 +458,18 @@ func (v *verifier) place(s *sagadv1.Step, sc *scope) {
 			v.problem(name, "kind", "pivot-in-parallel", "a pivot in a parallel would leave its siblings unsettled", "move it after the parallel")
 		}
 	case sagadv1.Kind_KIND_RETRIABLE:
-		if sc.pivot != onAll {
+		switch sc.pivot {
+		case onNone:
 			v.problem(name, "kind", "retriable-before-pivot", "a retriable step can't be undone, and here the saga may yet have to unwind",
 				"move it after the pivot, or make it compensatable")
+		case onSome:
+			v.problem(name, "kind", "retriable-before-pivot", "only one arm of the if before it has the pivot, so here the saga may yet have to unwind, and a retriable step can't be undone",
+				"move it into the arm with the pivot, or move the pivot out of the if")
 		}
-	default:
+	case sagadv1.Kind_KIND_UNSPECIFIED:
 		v.problem(name, "kind", "kind-declared", "the step doesn't say what undoing it means", "make it compensatable, read-only, pivot or retriable")
+	default:
+		v.problem(name, "kind", "enum", fmt.Sprintf("kind %d is none that this version knows", s.GetKind()), "make it compensatable, read-only, pivot or retriable")
 	}
 }
 
@@ -323,15 +488,15 @@ func (v *verifier) retry(step, field string, r *sagadv1.RetryPolicy, attempts in
 		if d.from == nil {
 			continue
 		}
-		if err := d.from.CheckValid(); err != nil || d.from.GetSeconds() > int64(deadlineMax/time.Second) {
-			v.problem(step, field+"."+d.field, "retry-policy", fmt.Sprintf("%ds is out of range", d.from.GetSeconds()), "use a time of at most 10 years")
+		if err := d.from.CheckValid(); err != nil || d.from.GetSeconds() > int64(deadlineMax/time.Second) || d.from.GetSeconds() < 0 {
+			v.problem(step, field+"."+d.field, "retry-policy", written(d.from)+" is out of range", "use a time from 0s to "+period(deadlineMax))
 			return p.WithDefaults()
 		}
 		*d.to = d.from.AsDuration()
 	}
 	if err := p.Validate(); err != nil {
 		for _, line := range strings.Split(err.Error(), "\n") {
-			message, mend, ok := strings.Cut(line, ": write ")
+			message, mend, ok := strings.Cut(strings.TrimPrefix(line, retry.ErrInvalid.Error()+": "), ": write ")
 			if ok {
 				mend = "write " + mend
 			} else {
@@ -377,7 +542,11 @@ func (v *verifier) mapping(step, field string, mp *sagadv1.Mapping, want *expr.S
 		sort.Slice(fields, func(i, j int) bool { return fields[i].Name < fields[j].Name })
 		o, errs := env.CompileObject(fields, want)
 		for _, e := range errs {
-			v.expression(step, field+"."+e.Field, mp.GetFields()[e.Field], e.Err)
+			place := field
+			if e.Field != "" {
+				place += "." + e.Field
+			}
+			v.expression(step, place, mp.GetFields()[e.Field], e.Err)
 		}
 		if len(errs) > 0 {
 			return mapping{}
@@ -457,9 +626,10 @@ func asExprError(err error) *expr.Error {
 	return &expr.Error{Message: err.Error()}
 }
 
+// clip keeps what was sent from filling the answer.
 func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "..."
+	if len(s) > clipBytes {
+		s = strings.ToValidUTF8(s[:clipBytes], "") + "..."
 	}
-	return s
+	return strings.ToValidUTF8(s, "?")
 }

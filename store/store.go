@@ -98,9 +98,10 @@ type Transition struct {
 	At time.Time
 	// Facts is a history.v1.Transition, encoded.
 	Facts []byte
-	// Saga is the saga's row as it is from now on; nil if it hasn't changed. With N == 1 it is inserted, else updated.
+	// Saga is the saga's row as it is from now on; nil if it hasn't changed. With N == 1 it is inserted, else updated:
+	// then Digest and StartedAt stay what they were.
 	Saga *Saga
-	// Items are operations items, as they are from now on.
+	// Items are operations items, as they are from now on: inserted or replaced.
 	Items []Item
 }
 
@@ -197,10 +198,13 @@ type Lease struct {
 
 // Leaser hands out shards.
 type Leaser interface {
-	// Acquire takes shards that are free or whose lease has expired, raising their epochs and writing a fresh grant
-	// id, and returns the grants of those that it got. Shards held by others are left out.
+	// Acquire takes shards that are free, whose lease has expired, or that the node with this boot holds already,
+	// raising their epochs and writing a fresh grant id, and returns the grants of those that it got. Shards held by
+	// others are left out. After it, no commit of an earlier owner can land. If it fails, shards may have been taken
+	// all the same: acquire them again.
 	Acquire(ctx context.Context, node Node, shards []int, ttl time.Duration) ([]Grant, error)
-	// Renew prolongs the node's leases and returns the shards that it still holds.
+	// Renew prolongs the node's leases and returns the shards that it still holds. A lease that has expired is revived
+	// unless another node took it.
 	Renew(ctx context.Context, node Node, ttl time.Duration) ([]int, error)
 	// Release gives shards back at once.
 	Release(ctx context.Context, node Node, shards []int) error
@@ -280,7 +284,7 @@ type Stray struct {
 	Why       string
 }
 
-// Reader answers questions. What it answers was committed.
+// Reader answers questions. What it answers was committed. A limit of 0 means [LimitDefault]; none is above [LimitMax].
 type Reader interface {
 	Saga(ctx context.Context, key Key) (Saga, error)
 	Sagas(ctx context.Context, f SagaFilter) ([]Saga, error)
@@ -289,8 +293,10 @@ type Reader interface {
 	Items(ctx context.Context, f ItemFilter) ([]Item, error)
 	// CountItems counts open items by kind.
 	CountItems(ctx context.Context) (map[int16]int64, error)
-	// KeepStray keeps a result that fits nothing. The newest 10,000 are kept.
+	// KeepStray keeps a result that fits nothing. The newest [StraysMax] are kept.
 	KeepStray(ctx context.Context, s Stray) error
+	// Strays returns the newest of them, newest first.
+	Strays(ctx context.Context, limit int) ([]Stray, error)
 }
 
 // Definition is a registered definition.
@@ -306,10 +312,12 @@ type Definition struct {
 
 // Definitions keeps definitions. They are never changed.
 type Definitions interface {
-	// PutDefinition registers content under the next version, or returns the version that has the same hash.
+	// PutDefinition registers content under the next version, or returns the version that has the same hash. A zero
+	// RegisteredAt means now.
 	PutDefinition(ctx context.Context, d Definition) (_ Definition, created bool, _ error)
 	// Definition returns a version; 0 means the latest.
 	Definition(ctx context.Context, namespace, name string, version int32) (Definition, error)
-	// Definitions lists without bodies: the latest version of each, by name; or all versions of one, newest first.
+	// Definitions lists without bodies: the latest version of each, by name, after the name given; or, if name isn't
+	// empty, all versions of that one, newest first, older than the version given (in decimal).
 	Definitions(ctx context.Context, namespace, name, after string, limit int) ([]Definition, error)
 }

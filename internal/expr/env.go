@@ -90,7 +90,7 @@ var base = sync.OnceValues(func() (*baseEnv, error) {
 		return nil, err
 	}
 	b := &baseEnv{env, p, map[string]bool{}}
-	for name := range env.Functions() {
+	for name := range env.Functions() { // into a map: order doesn't matter
 		if ns, _, ok := strings.Cut(name, "."); ok {
 			b.namespaces[ns] = true
 		}
@@ -522,7 +522,7 @@ func (c checker) fitsMap(x ast.Expr, w *Schema, depth int) *Error {
 // refs lists the variables that an expression refers to, sorted.
 func (e *Env) refs(a *ast.AST) []string {
 	var out []string
-	for _, r := range a.ReferenceMap() {
+	for _, r := range a.ReferenceMap() { // sorted below
 		name := strings.TrimPrefix(r.Name, ".")
 		if _, ok := e.vars[name]; ok && !slices.Contains(out, name) {
 			out = append(out, name)

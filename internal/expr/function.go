@@ -31,7 +31,7 @@ type planner struct {
 
 func newPlanner(env *cel.Env) (*planner, error) {
 	p := &planner{impls: map[string]functions.FunctionOp{}}
-	for name, decl := range env.Functions() {
+	for name, decl := range env.Functions() { // into a map: order doesn't matter
 		bindings, err := decl.Bindings()
 		if err != nil {
 			return nil, err

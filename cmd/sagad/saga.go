@@ -1,0 +1,503 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect/v2"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
+	"github.com/sagad/sagad/statemachine"
+)
+
+type sagaCommand struct {
+	Start   sagaStart   `cmd:"" help:"Start a saga. The same id with the same content is the same saga."`
+	Get     sagaGet     `cmd:"" help:"Show a saga with its steps."`
+	List    sagaList    `cmd:"" help:"List sagas, newest first."`
+	Watch   sagaWatch   `cmd:"" help:"Print what happens to a saga, from the start until it ends."`
+	Wait    sagaWait    `cmd:"" help:"Wait until a saga ends. Exit code 5 unless it completed."`
+	History sagaHistory `cmd:"" help:"Print what has happened to a saga."`
+	Cancel  sagaCancel  `cmd:"" help:"Unwind a saga, if it isn't past its pivot."`
+}
+
+type sagaStart struct {
+	Definition string            `arg:"" help:"The definition's name."`
+	ID         string            `arg:"" help:"The saga's id: yours to choose, for example an order's number."`
+	Input      string            `help:"The input: JSON text, @FILE, or - for standard input." placeholder:"JSON"`
+	Label      map[string]string `short:"l" help:"A label, key=value; may be repeated." mapsep:"none" placeholder:"K=V"`
+	Version    int32             `help:"The definition's version. Default: the latest." placeholder:"N"`
+	Wait       bool              `short:"w" help:"Wait until it ends, and show it."`
+	Timeout    time.Duration     `help:"How long --wait waits." default:"1h"`
+}
+
+// payloadBytesMax is the API's limit.
+const payloadBytesMax = 256 << 10
+
+// document reads JSON text from where a flag says.
+func (g *globals) document(flag, value string) (string, error) {
+	var r io.Reader
+	switch {
+	case value == "-":
+		r = g.stdin
+	case strings.HasPrefix(value, "@"):
+		f, err := os.Open(value[1:])
+		if err != nil {
+			return "", &exitError{exitUsage, fmt.Errorf("--%s: %w", flag, err)}
+		}
+		defer func() { _ = f.Close() }()
+		r = f
+	default:
+		return value, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(r, payloadBytesMax+1))
+	if err != nil {
+		return "", fmt.Errorf("--%s: %w", flag, err)
+	}
+	if len(data) > payloadBytesMax {
+		return "", &exitError{exitUsage, fmt.Errorf("--%s: larger than %d bytes; pass a reference instead", flag, payloadBytesMax)}
+	}
+	return string(data), nil
+}
+
+func (c *sagaStart) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	input, err := g.document("input", c.Input)
+	if err != nil {
+		return err
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := retrying(call, func() (*sagadv1.StartSagaResponse, error) {
+		return a.sagas.StartSaga(call, &sagadv1.StartSagaRequest{
+			Namespace: g.Namespace, Id: c.ID, Definition: c.Definition, Version: c.Version, Input: input, Labels: c.Label,
+		})
+	})
+	if err != nil {
+		return a.failed(err)
+	}
+	if c.Wait {
+		if g.Format == "text" {
+			fmt.Fprintln(g.stderr, started(c.ID, c.Definition, res))
+		}
+		return waitFor(ctx, g, a, c.ID, c.Timeout)
+	}
+	if g.Format == "json" {
+		return g.json(res)
+	}
+	fmt.Fprintln(g.stdout, started(c.ID, c.Definition, res))
+	return nil
+}
+
+func started(id, definition string, res *sagadv1.StartSagaResponse) string {
+	if !res.Created {
+		return fmt.Sprintf("saga %s had been started before (%s version %d, run %s); nothing new was started", oneLine(id), definition, res.Version, res.RunId)
+	}
+	return fmt.Sprintf("saga %s started (%s version %d, run %s)", oneLine(id), definition, res.Version, res.RunId)
+}
+
+// retrying asks again while the server says that it can't answer just now. Only for calls that may be repeated.
+func retrying[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 2*time.Second) {
+		res, err := call()
+		var cerr *connect.Error
+		if err == nil || !errors.As(err, &cerr) || !cerr.IsRemote() || cerr.Code() != connect.CodeUnavailable {
+			return res, err
+		}
+		select {
+		case <-ctx.Done():
+			return res, err
+		case <-time.After(delay):
+		}
+	}
+}
+
+type sagaGet struct {
+	ID string `arg:"" help:"The saga's id."`
+}
+
+func (c *sagaGet) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := a.sagas.GetSaga(ctx, &sagadv1.GetSagaRequest{Namespace: g.Namespace, Id: c.ID})
+	if err != nil {
+		return a.failed(err)
+	}
+	if g.Format == "json" {
+		return g.json(res)
+	}
+	return printSaga(g, res.Saga)
+}
+
+func printSaga(g *globals, s *sagadv1.Saga) error {
+	sum := s.Summary
+	t := newTable(g.stdout)
+	t.row("saga", sum.Id)
+	t.row("status", statusText(sum))
+	t.row("definition", fmt.Sprintf("%s version %d", sum.Definition, sum.Version))
+	t.row("namespace", sum.Namespace)
+	t.row("started", fmt.Sprintf("%s (%s ago)", when(sum.StartedAt), ago(sum.StartedAt)))
+	if sum.Status >= sagadv1.SagaStatus_SAGA_STATUS_COMPLETED && sum.ChangedAt != nil && sum.StartedAt != nil {
+		t.row("ended", fmt.Sprintf("%s (took %s)", when(sum.ChangedAt), span(sum.ChangedAt.AsTime().Sub(sum.StartedAt.AsTime()))))
+	}
+	if sum.Deadline != nil {
+		t.row("deadline", when(sum.Deadline))
+	}
+	if len(sum.Labels) > 0 {
+		t.row("labels", labels(sum.Labels))
+	}
+	if cause := causeText(sum.Cause); cause != "" {
+		t.row("cause", cause)
+	}
+	if s.Input != "" {
+		t.row("input", payload(s.Input, 2000))
+	}
+	if s.Output != "" {
+		t.row("output", payload(s.Output, 2000))
+	}
+	if err := t.end(); err != nil {
+		return err
+	}
+	if len(s.Steps) > 0 {
+		fmt.Fprintln(g.stdout)
+		t = newTable(g.stdout, "STEP", "ACTIVITY", "STATUS", "ATTEMPTS", "UNDO ATTEMPTS", "LAST ERROR")
+		for _, st := range s.Steps {
+			lastError := errorText(st.Compensation.GetLastError())
+			if lastError == "" {
+				lastError = errorText(st.Action.GetLastError())
+			}
+			t.row(st.Name, st.Activity, word(st.Status, "STEP_STATUS_"), number(st.Action.GetAttempts()), number(st.Compensation.GetAttempts()), lastError)
+		}
+		if err := t.end(); err != nil {
+			return err
+		}
+	}
+	for _, it := range s.Items {
+		fmt.Fprintf(g.stdout, "\nneeds a person: item %d, %s (%s), open since %s. See `sagad ops show %s %d`.\n",
+			it.Number, statemachine.KindWords(it.Kind), oneLine(callName(it)), when(it.OpenedAt), shellWord(sum.Id), it.Number)
+	}
+	return nil
+}
+
+func statusText(s *sagadv1.SagaSummary) string {
+	text := status(s.Status)
+	if s.SettledByHand > 0 {
+		text += fmt.Sprintf(" (settled by hand: %s)", plural(int(s.SettledByHand), "effect"))
+	}
+	return text
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func number(n int32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+func labels(m map[string]string) string {
+	pairs := make([]string, 0, len(m))
+	for k, v := range m {
+		pairs = append(pairs, k+"="+v)
+	}
+	sort.Strings(pairs)
+	return strings.Join(pairs, " ")
+}
+
+// shellWord is text that can be pasted into a shell.
+func shellWord(s string) string {
+	for _, r := range s {
+		if !(r == '-' || r == '_' || r == '.' || r == '/' || r == ':' || r == '@' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
+			return "'" + strings.ReplaceAll(oneLine(s), "'", `'\''`) + "'"
+		}
+	}
+	return s
+}
+
+type sagaList struct {
+	Status      []string `help:"Only these: running, compensating, stuck, completed, compensated, abandoned." placeholder:"STATUS"`
+	Definition  string   `help:"Only of this definition." placeholder:"NAME"`
+	IDPrefix    string   `help:"Only ids that begin so." name:"id-prefix" placeholder:"TEXT"`
+	Limit       int      `help:"How many at most." default:"50"`
+	All         bool     `help:"All of them, whatever --limit says."`
+	OldestFirst bool     `help:"Oldest first."`
+}
+
+func (c *sagaList) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	if c.Limit < 1 && !c.All {
+		return &exitError{exitUsage, errors.New("--limit must be at least 1")}
+	}
+	filter := &sagadv1.SagaFilter{Definition: c.Definition, IdPrefix: c.IDPrefix}
+	for _, name := range c.Status {
+		v, ok := sagadv1.SagaStatus_value["SAGA_STATUS_"+strings.ToUpper(name)]
+		if !ok || v == 0 {
+			return &exitError{exitUsage, fmt.Errorf("--status %q: use running, compensating, stuck, completed, compensated or abandoned", name)}
+		}
+		filter.Statuses = append(filter.Statuses, sagadv1.SagaStatus(v))
+	}
+	all := &sagadv1.ListSagasResponse{}
+	req := &sagadv1.ListSagasRequest{Namespace: g.Namespace, Filter: filter, OldestFirst: c.OldestFirst}
+	for {
+		req.PageSize = 1000
+		if !c.All {
+			req.PageSize = int32(min(1000, c.Limit-len(all.Sagas)))
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		res, err := a.sagas.ListSagas(call, req)
+		cancel()
+		if err != nil {
+			return a.failed(err)
+		}
+		all.Sagas = append(all.Sagas, res.Sagas...)
+		all.NextPageToken = res.NextPageToken
+		if res.NextPageToken == "" || !c.All && len(all.Sagas) >= c.Limit {
+			break
+		}
+		req.PageToken = res.NextPageToken
+	}
+	if g.Format == "json" {
+		return g.json(all)
+	}
+	if len(all.Sagas) == 0 {
+		fmt.Fprintln(g.stdout, "no sagas")
+		return nil
+	}
+	t := newTable(g.stdout, "ID", "STATUS", "DEFINITION", "STARTED", "FOR", "CAUSE")
+	for _, s := range all.Sagas {
+		lasted := ago(s.StartedAt)
+		if s.Status >= sagadv1.SagaStatus_SAGA_STATUS_COMPLETED && s.ChangedAt != nil && s.StartedAt != nil {
+			lasted = span(s.ChangedAt.AsTime().Sub(s.StartedAt.AsTime()))
+		}
+		t.row(s.Id, statusText(s), fmt.Sprintf("%s/%d", s.Definition, s.Version), when(s.StartedAt), lasted, causeText(s.Cause))
+	}
+	if err := t.end(); err != nil {
+		return err
+	}
+	if all.NextPageToken != "" {
+		fmt.Fprintf(g.stderr, "there are more: --limit %d or --all\n", c.Limit*2)
+	}
+	return nil
+}
+
+type sagaWatch struct {
+	ID   string `arg:"" help:"The saga's id."`
+	From int64  `help:"The first transition to show." default:"1"`
+}
+
+func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	from := max(c.From, 1)
+	last := sagadv1.SagaStatus_SAGA_STATUS_UNSPECIFIED
+	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 2*time.Second) {
+		err := func() error {
+			stream, err := a.sagas.WatchSaga(ctx, &sagadv1.WatchSagaRequest{Namespace: g.Namespace, Id: c.ID, From: from})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = stream.Close() }()
+			for {
+				res, err := stream.Receive()
+				if err != nil {
+					return err
+				}
+				from, last = res.Entry.Number+1, res.Status
+				delay = 100 * time.Millisecond
+				if g.Format == "json" {
+					if err := g.jsonLine(res); err != nil {
+						return err
+					}
+				} else {
+					printEntry(g, res.Entry)
+				}
+			}
+		}()
+		switch {
+		case errors.Is(err, io.EOF):
+			if g.Format == "text" {
+				fmt.Fprintln(g.stdout, status(last))
+			}
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case from > max(c.From, 1) && connect.CodeOf(err) == connect.CodeUnavailable:
+			// It was there: go on where it broke off.
+			fmt.Fprintf(g.stderr, "interrupted, goes on from %d\n", from)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(delay):
+			}
+		default:
+			return a.failed(err)
+		}
+	}
+}
+
+func printEntry(g *globals, e *sagadv1.HistoryEntry) {
+	for i, sentence := range e.Sentences {
+		head := fmt.Sprintf("%4d  %s", e.Number, clock(e.At))
+		if i > 0 {
+			head = strings.Repeat(" ", len(head))
+		}
+		fmt.Fprintf(g.stdout, "%s  %s\n", head, oneLine(sentence))
+	}
+}
+
+type sagaWait struct {
+	ID      string        `arg:"" help:"The saga's id."`
+	Timeout time.Duration `help:"How long at most." default:"1h"`
+}
+
+func (c *sagaWait) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	return waitFor(ctx, g, a, c.ID, c.Timeout)
+}
+
+func waitFor(ctx context.Context, g *globals, a *api, id string, timeout time.Duration) error {
+	end := time.Now().Add(timeout)
+	for {
+		portion := min(max(time.Until(end), 0), 50*time.Second)
+		call, cancel := context.WithTimeout(ctx, portion+callTimeout)
+		res, err := retrying(call, func() (*sagadv1.WaitSagaResponse, error) {
+			return a.sagas.WaitSaga(call, &sagadv1.WaitSagaRequest{Namespace: g.Namespace, Id: id, Timeout: durationpb.New(portion)})
+		})
+		cancel()
+		if err != nil {
+			return a.failed(err)
+		}
+		if !res.Terminal && time.Now().Before(end) {
+			continue
+		}
+		if g.Format == "json" {
+			err = g.json(res)
+		} else {
+			err = printSaga(g, res.Saga)
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case !res.Terminal:
+			return &exitError{exitNotCompleted, fmt.Errorf("saga %s is still %s after %s", oneLine(id), status(res.Saga.Summary.Status), timeout)}
+		case res.Saga.Summary.Status != sagadv1.SagaStatus_SAGA_STATUS_COMPLETED:
+			return &exitError{code: exitNotCompleted}
+		}
+		return nil
+	}
+}
+
+type sagaHistory struct {
+	ID string `arg:"" help:"The saga's id."`
+}
+
+func (c *sagaHistory) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	all := &sagadv1.GetHistoryResponse{}
+	for from := int64(1); ; {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		res, err := a.sagas.GetHistory(call, &sagadv1.GetHistoryRequest{Namespace: g.Namespace, Id: c.ID, From: from, PageSize: 1000})
+		cancel()
+		if err != nil {
+			return a.failed(err)
+		}
+		if g.Format == "json" {
+			all.Entries = append(all.Entries, res.Entries...)
+		} else {
+			for _, e := range res.Entries {
+				printEntry(g, e)
+			}
+		}
+		if res.Next == 0 {
+			break
+		}
+		from = res.Next
+	}
+	if g.Format == "json" {
+		return g.json(all)
+	}
+	return nil
+}
+
+type sagaCancel struct {
+	ID     string `arg:"" help:"The saga's id."`
+	Reason string `help:"Why; it stays in the history." required:"" placeholder:"TEXT"`
+}
+
+func (c *sagaCancel) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// One id for all tries: a repeat is answered as the first.
+	id := uuid.NewString()
+	res, err := retrying(call, func() (*sagadv1.CancelSagaResponse, error) {
+		return a.sagas.CancelSaga(call, &sagadv1.CancelSagaRequest{Namespace: g.Namespace, Id: c.ID, Reason: c.Reason, RequestId: id})
+	})
+	if err != nil {
+		return a.failed(err)
+	}
+	if g.Format == "json" {
+		if err := g.json(res); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintln(g.stdout, cancelText(c.ID, res))
+	}
+	switch res.Answer {
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_WILL_UNWIND, sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING:
+		return nil
+	}
+	return &exitError{code: exitFailed}
+}
+
+func cancelText(id string, res *sagadv1.CancelSagaResponse) string {
+	id = oneLine(id)
+	switch res.Answer {
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_WILL_UNWIND:
+		return fmt.Sprintf("saga %s unwinds: what it did is undone. Follow it with `sagad saga watch %s`.", id, shellWord(id))
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING:
+		return fmt.Sprintf("saga %s was unwinding already.", id)
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_COMPLETED:
+		return fmt.Sprintf("too late: saga %s has completed.", id)
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_PAST_PIVOT:
+		return fmt.Sprintf("too late: saga %s is past its pivot and will finish.", id)
+	case sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_ENDED:
+		return fmt.Sprintf("saga %s had ended already: %s.", id, status(res.Status))
+	}
+	return fmt.Sprintf("saga %s: %s, %s.", id, word(res.Answer, "CANCEL_ANSWER_"), status(res.Status))
+}

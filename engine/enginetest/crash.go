@@ -1,0 +1,98 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
+	"github.com/sagad/sagad/store"
+)
+
+var errDead = errors.New("the process is dead")
+
+// Process is what one engine sees of the world. After Kill nothing that the engine does gets out any more, as if its process had been
+// killed at that moment; the world itself goes on.
+type Process struct {
+	store.Store
+	bus  *Bus
+	dead atomic.Bool
+}
+
+// NewProcess makes a process that uses st and bus.
+func NewProcess(st store.Store, bus *Bus) *Process { return &Process{Store: st, bus: bus} }
+
+// Kill ends it.
+func (p *Process) Kill() { p.dead.Store(true) }
+
+func (p *Process) Commit(ctx context.Context, batches []store.Batch) ([]store.Result, error) {
+	if p.dead.Load() {
+		return make([]store.Result, len(batches)), errDead
+	}
+	return p.Store.Commit(ctx, batches)
+}
+
+func (p *Process) Acquire(ctx context.Context, n store.Node, shards []int, ttl time.Duration) ([]store.Grant, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	return p.Store.Acquire(ctx, n, shards, ttl)
+}
+
+func (p *Process) Renew(ctx context.Context, n store.Node, ttl time.Duration) ([]int, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	return p.Store.Renew(ctx, n, ttl)
+}
+
+func (p *Process) Release(ctx context.Context, n store.Node, shards []int) error {
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.Store.Release(ctx, n, shards)
+}
+
+func (p *Process) Beat(ctx context.Context, n store.Node, ttl time.Duration) ([]store.Node, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	return p.Store.Beat(ctx, n, ttl)
+}
+
+func (p *Process) KeepStray(ctx context.Context, s store.Stray) error {
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.Store.KeepStray(ctx, s)
+}
+
+// Publish, Serve, Listening and Healthy make the process a bus.
+func (p *Process) Publish(tasks []*workerv1.Task) {
+	if !p.dead.Load() {
+		p.bus.Publish(tasks)
+	}
+}
+
+func (p *Process) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.ResultReply))) (func(), error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	return p.bus.Serve(shard, func(pack *workerv1.ResultPack, reply func(*workerv1.ResultReply)) {
+		if p.dead.Load() {
+			return
+		}
+		handle(pack, func(r *workerv1.ResultReply) {
+			if !p.dead.Load() {
+				reply(r)
+			}
+		})
+	})
+}
+
+func (p *Process) Listening(ns, activity string, dir workerv1.Direction) bool {
+	return p.bus.Listening(ns, activity, dir)
+}
+
+func (p *Process) Healthy() bool { return !p.dead.Load() }

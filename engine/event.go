@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"github.com/google/uuid"
+
+	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
+	"github.com/sagad/sagad/statemachine"
+)
+
+// sagaKey names a saga.
+type sagaKey struct{ namespace, id string }
+
+// event is what goes through a shard's door.
+type event struct {
+	key  sagaKey
+	what statemachine.Event
+	// run is the new saga's, of starts; the token's, of results.
+	run uuid.UUID
+	// machine of the definition to start, of starts; invalid says why it wouldn't take the input.
+	machine *statemachine.Machine
+	invalid error
+	// to gets the answer under index. nil: nobody waits.
+	to    receiver
+	index int
+}
+
+// receiver waits for the answers to events. Each event is answered once; from the shard's goroutine, so an answer must not
+// block.
+type receiver interface{ answer(index int, a answer) }
+
+// answer tells what became of an event. It reflects nothing that isn't durable.
+type answer struct {
+	err error
+	// state after the event.
+	state   *statemachine.State
+	run     uuid.UUID
+	created bool
+	reply   statemachine.Reply
+	// why a result is stray; empty if it isn't.
+	stray string
+}
+
+// verdict is the answer to a result.
+func (a *answer) verdict() workerv1.Verdict {
+	if a.err != nil {
+		return workerv1.Verdict_VERDICT_UNAVAILABLE
+	}
+	return a.reply.Verdict
+}
+
+// pending is an answer that waits to be given.
+type pending struct {
+	to    receiver
+	index int
+	answer
+}
+
+// call is a receiver for one event of an API call.
+type call chan answer
+
+func (c call) answer(_ int, a answer) { c <- a }

@@ -1,0 +1,369 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
+
+	"github.com/sagad/sagad/internal/wire"
+)
+
+const (
+	// queuesMax bounds the consumers that this bus creates.
+	queuesMax = 10_000
+	// unackedMax bounds the messages of a queue that are with workers.
+	unackedMax = 10_000
+	// waitingMax bounds the pull requests of a queue.
+	waitingMax = 4096
+	// apiTimeout bounds one call of JetStream's API.
+	apiTimeout = 5 * time.Second
+	// busyFor is for how long a queue whose messages are with workers, while none asks for more, is held to be listened to.
+	busyFor = 5 * time.Minute
+)
+
+// topology keeps the stream and its consumers there, and knows which queues are listened to.
+type topology struct {
+	bus       *Bus
+	kicks     chan struct{}
+	announced chan announced
+	// ready: the stream was there when last looked at.
+	ready atomic.Bool
+
+	mu       sync.Mutex
+	changed  chan struct{}
+	queues   map[wire.Queue]*queueState
+	streamed bool // the stream has been seen
+	full     bool // queuesMax was reached and reported
+	discard  bool // a wrong discard policy was reported
+}
+
+// queueState is what is known of a queue's consumer.
+type queueState struct {
+	// there: the consumer was there when last looked at. seen: it has been there before.
+	there, seen bool
+	// looked: listening is known.
+	looked, listening bool
+}
+
+func newTopology(b *Bus) *topology {
+	return &topology{bus: b, kicks: make(chan struct{}, 1), announced: make(chan announced, 256), changed: make(chan struct{}), queues: map[wire.Queue]*queueState{}}
+}
+
+// kick asks for a look at stream and consumers now.
+func (t *topology) kick() {
+	select {
+	case t.kicks <- struct{}{}:
+	default:
+	}
+}
+
+// changes is closed after the next look.
+func (t *topology) changes() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// want makes sure that q has a consumer, soon.
+func (t *topology) want(q wire.Queue) (known bool) {
+	t.mu.Lock()
+	s := t.queues[q]
+	if s == nil && len(t.queues) < queuesMax {
+		t.queues[q] = &queueState{}
+	}
+	full := s == nil && len(t.queues) >= queuesMax && !t.full
+	t.full = t.full || full
+	t.mu.Unlock()
+	if full {
+		t.bus.log.Error("there are too many activities; new ones get no consumer", "limit", queuesMax)
+	}
+	if s == nil {
+		t.kick()
+	}
+	return s != nil && s.there
+}
+
+func (t *topology) run(ctx context.Context) {
+	tick := time.NewTicker(t.bus.cfg.tempo.check)
+	defer tick.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-t.kicks:
+		}
+		if !t.bus.nc.IsConnected() {
+			t.look(false)
+			continue
+		}
+		err := t.ensure(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		t.look(err == nil)
+		if err != nil && !failed {
+			t.bus.log.Warn("stream and consumers can't be looked after; trying again", "error", err)
+		}
+		failed = err != nil
+		if failed { // not at the rate at which others kick
+			select {
+			case <-ctx.Done():
+			case <-time.After(t.bus.cfg.tempo.retryMax / 10):
+				t.kick()
+			}
+		}
+	}
+}
+
+func (t *topology) look(ready bool) {
+	t.ready.Store(ready)
+	t.mu.Lock()
+	close(t.changed)
+	t.changed = make(chan struct{})
+	t.mu.Unlock()
+}
+
+// ensure creates what is missing and learns who listens.
+func (t *topology) ensure(ctx context.Context) error {
+	stream, err := t.stream(ctx)
+	if err != nil {
+		return err
+	}
+	infos, err := t.consumers(ctx, stream)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	type missing struct {
+		q    wire.Queue
+		lost bool
+	}
+	var create []missing
+	t.mu.Lock()
+	for q, info := range infos {
+		s := t.queues[q]
+		if s == nil { // made by another node, or before this one started
+			s = &queueState{}
+			t.queues[q] = s
+		}
+		s.there, s.seen, s.looked = true, true, true
+		s.listening = listening(info, now)
+	}
+	for q, s := range t.queues {
+		if infos[q] == nil {
+			create = append(create, missing{q, s.seen})
+			s.there, s.looked, s.listening = false, true, false
+		}
+	}
+	t.mu.Unlock()
+	for q, info := range infos {
+		if info.Config.AckWait != t.bus.cfg.AckWait {
+			if err := t.consumer(ctx, q); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range create {
+		if err := t.consumer(ctx, m.q); err != nil {
+			return err
+		}
+		if m.lost {
+			t.bus.counters.recreated.Add(1)
+			name, _ := m.q.Consumer()
+			t.bus.log.Warn("a consumer was gone and has been created again", "consumer", name)
+		}
+	}
+	return nil
+}
+
+// stream finds or creates the stream.
+func (t *topology) stream(ctx context.Context) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	stream, err := t.bus.js.Stream(ctx, wire.Stream)
+	if err == nil {
+		return stream, t.checkStream(stream.CachedInfo().Config)
+	}
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("stream %s: %w", wire.Stream, err)
+	}
+	c := t.bus.cfg
+	storage := jetstream.FileStorage
+	if c.Server != nil && c.Server.memory {
+		storage = jetstream.MemoryStorage
+	}
+	stream, err = t.bus.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: wire.Stream, Description: "tasks of sagad; can be made again from its database",
+		Subjects: []string{wire.TaskSubjects}, Retention: jetstream.WorkQueuePolicy, Storage: storage, Replicas: c.Replicas,
+		Discard: jetstream.DiscardNew, MaxBytes: c.MaxBytes, MaxAge: c.MaxAge, Duplicates: min(wire.DuplicateWindow, c.MaxAge),
+	})
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another node was faster, with other limits
+		stream, err = t.bus.js.Stream(ctx, wire.Stream)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create stream %s: %w", wire.Stream, err)
+	}
+	t.mu.Lock()
+	lost := t.streamed
+	t.streamed = true
+	t.mu.Unlock()
+	if lost {
+		t.bus.counters.recreated.Add(1)
+		t.bus.log.Warn("the stream was gone and has been created again; its tasks are sent again from the database", "stream", wire.Stream)
+		if t.bus.cfg.OnRecreated != nil {
+			t.bus.cfg.OnRecreated()
+		}
+	} else {
+		t.bus.log.Info("stream created", "stream", wire.Stream)
+	}
+	return stream, nil
+}
+
+// checkStream looks for changes by an administrator that would hurt.
+func (t *topology) checkStream(c jetstream.StreamConfig) error {
+	if c.Retention != jetstream.WorkQueuePolicy {
+		return fmt.Errorf("stream %s has retention %v, not work-queue: delete it, it is created again", wire.Stream, c.Retention)
+	}
+	if len(c.Subjects) != 1 || c.Subjects[0] != wire.TaskSubjects {
+		return fmt.Errorf("stream %s takes %v, not %s: delete it, it is created again", wire.Stream, c.Subjects, wire.TaskSubjects)
+	}
+	t.mu.Lock()
+	t.streamed = true
+	wrong := c.Discard != jetstream.DiscardNew
+	report := wrong && !t.discard
+	t.discard = wrong
+	t.mu.Unlock()
+	if report {
+		t.bus.log.Warn("the stream's discard policy was changed: at its limit it throws waiting tasks away, and they come late, when they are sent again; set it back to new",
+			"stream", wire.Stream, "discard", c.Discard.String())
+	}
+	return nil
+}
+
+// consumers lists the consumers that are ours.
+func (t *topology) consumers(ctx context.Context, stream jetstream.Stream) (map[wire.Queue]*jetstream.ConsumerInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*apiTimeout)
+	defer cancel()
+	infos := map[wire.Queue]*jetstream.ConsumerInfo{}
+	list := stream.ListConsumers(ctx)
+	for info := range list.Info() {
+		if q, err := wire.ParseConsumer(info.Name); err == nil && len(infos) < queuesMax {
+			infos[q] = info
+		}
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("list consumers of %s: %w", wire.Stream, err)
+	}
+	return infos, nil
+}
+
+// consumer creates q's consumer, or sets its limits right.
+func (t *topology) consumer(ctx context.Context, q wire.Queue) error {
+	name, err := q.Consumer()
+	if err != nil {
+		return err
+	}
+	subject, _ := q.TaskSubject()
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	_, err = t.bus.js.CreateOrUpdateConsumer(ctx, wire.Stream, jetstream.ConsumerConfig{
+		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.bus.cfg.AckWait,
+		MaxDeliver: -1, MaxAckPending: unackedMax, MaxWaiting: waitingMax,
+	})
+	if err != nil {
+		return fmt.Errorf("create consumer %s: %w", name, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.queues[q]; s != nil {
+		s.there, s.seen = true, true
+	}
+	return nil
+}
+
+// listening judges by a consumer's state. Workers that are fully busy don't ask for more, so messages that are with
+// workers count too, for a while.
+func listening(info *jetstream.ConsumerInfo, now time.Time) bool {
+	if info.NumWaiting > 0 {
+		return true
+	}
+	return info.NumAckPending > 0 && info.Delivered.Last != nil && now.Sub(*info.Delivered.Last) < busyFor
+}
+
+// Listening says whether some worker waits for tasks of the activity. What it knows is some seconds old; while it
+// knows nothing it says yes. It doesn't block.
+func (b *Bus) Listening(namespace, activity string, dir workerv1.Direction) bool {
+	b.topology.mu.Lock()
+	defer b.topology.mu.Unlock()
+	s := b.topology.queues[wire.Queue{Namespace: namespace, Activity: activity, Direction: dir}]
+	return s == nil || !s.looked || s.listening
+}
+
+// listen serves the announcements of workers: a worker that finds no consumer asks for it, and is answered when it is
+// there, with the time.
+func (t *topology) listen() error {
+	_, err := t.bus.nc.QueueSubscribe(wire.AnnounceSubjects, wire.AnnounceQueue, func(m *nats.Msg) {
+		t.bus.counters.announcement.Add(1)
+		q, err := wire.ParseAnnounceSubject(m.Subject)
+		if err != nil || !wire.ReplyAllowed(m.Reply) {
+			t.bus.counters.unanswerable.Add(1)
+			return
+		}
+		if t.want(q) {
+			t.welcome(m.Reply)
+			return
+		}
+		select {
+		case t.announced <- announced{q, m.Reply}:
+		default: // too many at once: it asks again, and run creates the consumer meanwhile
+		}
+	})
+	return err
+}
+
+type announced struct {
+	q     wire.Queue
+	reply string
+}
+
+// greet creates the consumers of announced queues, apart from the subscription since that takes its time, until ctx ends.
+func (t *topology) greet(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-t.announced:
+			t.mu.Lock()
+			s := t.queues[a.q]
+			refused, there := s == nil, s != nil && s.there
+			t.mu.Unlock()
+			if refused {
+				continue
+			}
+			if !there {
+				if err := t.consumer(ctx, a.q); err != nil {
+					t.bus.log.Debug("an announced consumer can't be created yet", "error", err)
+					t.kick()
+					continue
+				}
+			}
+			t.welcome(a.reply)
+		}
+	}
+}
+
+func (t *topology) welcome(to string) {
+	_ = t.bus.nc.PublishMsg(&nats.Msg{Subject: to, Header: nats.Header{
+		wire.HeaderTime: {strconv.FormatInt(time.Now().UnixMicro(), 10)}}})
+}

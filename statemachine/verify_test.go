@@ -1,0 +1,317 @@
+package statemachine
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sagad/sagad/internal/expr"
+	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
+)
+
+// TestDefinitions verifies the definitions in testdata/definition: those in bad have the problems that stand there, word for
+// word; those in good have none. Run with -rewrite to write the problems anew, and read the difference.
+//
+// The commands: "json" takes a definition as JSON; "script" one in the language of the scripts.
+func TestDefinitions(t *testing.T) {
+	for _, want := range []string{"bad", "good"} {
+		cases := 0
+		datadriven.Walk(t, "testdata/definition/"+want, func(t *testing.T, path string) {
+			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+				cases++
+				def, err := readDefinition(d.Cmd, d.Input)
+				if err != nil {
+					return "unreadable: " + err.Error() + "\n"
+				}
+				m, problems := Compile(def)
+				if (want == "good") != (len(problems) == 0) || (m == nil) != (len(problems) > 0) {
+					t.Errorf("%s: a definition that should be %s has %d problems:\n%s%s", d.Pos, want, len(problems), d.Input, printProblems(problems))
+				}
+				if len(problems) == 0 {
+					return fmt.Sprintf("ok, %d steps, hash %.12s\n", len(m.steps), m.Hash())
+				}
+				checkProblems(t, def, problems)
+				return printProblems(problems)
+			})
+		})
+		if want == "bad" && cases < 50 {
+			t.Errorf("%d bad definitions; some got lost", cases)
+		}
+	}
+}
+
+func readDefinition(kind, source string) (*sagadv1.Definition, error) {
+	if kind == "script" {
+		return parseDefinition(source)
+	}
+	def := &sagadv1.Definition{}
+	return def, protojson.Unmarshal([]byte(source), def)
+}
+
+func printProblems(problems []*sagadv1.Problem) string {
+	var b strings.Builder
+	for _, p := range problems {
+		var place []string
+		for _, s := range []string{p.GetStep(), p.GetField()} {
+			if s != "" {
+				place = append(place, s)
+			}
+		}
+		if len(place) == 0 {
+			place = []string{"definition"}
+		}
+		fmt.Fprintf(&b, "%s: %s\n", strings.Join(place, " "), p.GetRule())
+		if p.GetExpression() != "" || p.GetLine() != 0 {
+			fmt.Fprintf(&b, "  %d:%d: %q\n", p.GetLine(), p.GetColumn(), p.GetExpression())
+		}
+		fmt.Fprintf(&b, "  %s\n  -> %s\n", p.GetMessage(), p.GetMend())
+	}
+	return b.String()
+}
+
+// checkProblems checks what holds of every answer: it is complete, it can be sent, and it is of bounded size.
+func checkProblems(t *testing.T, def *sagadv1.Definition, problems []*sagadv1.Problem) {
+	t.Helper()
+	if len(problems) > problemsMax+1 {
+		t.Errorf("%d problems; the limit is %d", len(problems), problemsMax+1)
+	}
+	for _, p := range problems {
+		if p.GetRule() == "" || p.GetMessage() == "" || p.GetMend() == "" {
+			t.Errorf("a problem doesn't say everything: %v", p)
+		}
+		if len(p.GetDefinition()) > clipBytes+3 || p.GetDefinition() != clip(def.GetName()) {
+			t.Errorf("a problem of %q", p.GetDefinition())
+		}
+		if len(p.GetStep()) > clipBytes+3 || len(p.GetField()) > clipBytes+3 || len(p.GetExpression()) > expr.SourceBytesMax || len(p.GetMessage()) > 1024 || len(p.GetMend()) > 512 {
+			t.Errorf("a problem of %d bytes: %.200s...", proto.Size(p), p)
+		}
+		if _, err := proto.Marshal(p); err != nil {
+			t.Errorf("a problem can't be sent: %v", err)
+		}
+		if strings.ContainsAny(p.GetMessage()+p.GetMend(), "\n\x00") {
+			t.Errorf("a problem of several lines: %q", p)
+		}
+	}
+}
+
+func read(name string) *sagadv1.Node {
+	return &sagadv1.Node{Kind: &sagadv1.Node_Step{Step: &sagadv1.Step{Name: name, Activity: "svc.a", Kind: sagadv1.Kind_KIND_READ_ONLY}}}
+}
+
+func small(body ...*sagadv1.Node) *sagadv1.Definition {
+	return &sagadv1.Definition{Name: "test", Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: body}
+}
+
+func nested(depth int) []*sagadv1.Node {
+	if depth == 0 {
+		return []*sagadv1.Node{read("a")}
+	}
+	return []*sagadv1.Node{{Kind: &sagadv1.Node_If{If: &sagadv1.If{Name: fmt.Sprintf("if_%d", depth), Condition: "true", Then: nested(depth - 1)}}}}
+}
+
+// TestDefinitionsMade verifies what is too large, or too wrong, to stand in a file.
+func TestDefinitionsMade(t *testing.T) {
+	many := func(n int, node func(i int) *sagadv1.Node) []*sagadv1.Node {
+		var out []*sagadv1.Node
+		for i := range n {
+			out = append(out, node(i))
+		}
+		return out
+	}
+	steps := func(n int) []*sagadv1.Node {
+		return many(n, func(i int) *sagadv1.Node { return read(fmt.Sprintf("s%d", i)) })
+	}
+	withTimeout := func(d *durationpb.Duration) *sagadv1.Definition {
+		n := read("a")
+		n.GetStep().Timeout = d
+		return small(n)
+	}
+	withRetry := func(r *sagadv1.RetryPolicy) *sagadv1.Definition {
+		n := read("a")
+		n.GetStep().Retry = r
+		return small(n)
+	}
+	withInput := func(m *sagadv1.Mapping) *sagadv1.Definition {
+		n := read("a")
+		n.GetStep().Input = m
+		return small(n)
+	}
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
+	huge := strings.Repeat("h", 100_000)
+	branches := func(n int) *sagadv1.Node {
+		p := &sagadv1.Parallel{Name: "p"}
+		for i := range n {
+			p.Branches = append(p.Branches, &sagadv1.Branch{Body: []*sagadv1.Node{read(fmt.Sprintf("b%d", i))}})
+		}
+		return &sagadv1.Node{Kind: &sagadv1.Node_Parallel{Parallel: p}}
+	}
+	fields := map[string]string{}
+	for i := range 257 {
+		fields[fmt.Sprintf("f%d", i)] = "1"
+	}
+	manyActivities := small(steps(1)...)
+	manyActivities.Activities = nil
+	for i := range 257 {
+		manyActivities.Activities = append(manyActivities.Activities, &sagadv1.Activity{Name: fmt.Sprintf("a%03d", i)})
+	}
+	for _, c := range []struct {
+		name string
+		def  *sagadv1.Definition
+		// want is the rule and the place of the first problem, "" for none; and a part of its message.
+		want, message string
+	}{
+		{"nil", nil, "name-legal name", `""`},
+		{"zero", &sagadv1.Definition{}, "name-legal name", `""`},
+		{"nil node", small(nil), "node body", "node 1 is empty"},
+		{"nil step", small(&sagadv1.Node{Kind: &sagadv1.Node_Step{}}), "name-legal name", `""`},
+		{"nil parallel", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{}}), "name-legal name", `""`},
+		{"nil if", small(&sagadv1.Node{Kind: &sagadv1.Node_If{}}), "name-legal name", `""`},
+		{"nil return", small(read("a"), &sagadv1.Node{Kind: &sagadv1.Node_Return{}}), "", ""},
+		{"nil branch", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{Parallel: &sagadv1.Parallel{Name: "p", Branches: []*sagadv1.Branch{nil, nil}}}}), "parallel-branches p branches[0]", "empty"},
+		{"nil activity", &sagadv1.Definition{Name: "test", Activities: []*sagadv1.Activity{nil}, Body: steps(1)}, "name-legal activities", `""`},
+
+		{"as many steps as may be", small(steps(256)...), "", ""},
+		{"one step more", small(steps(257)...), "limit body", "257 steps; the limit is 256"},
+		{"nested as deep as may be", small(nested(15)...), "", ""},
+		{"nested deeper", small(nested(16)...), "limit body", "deeper than 15"},
+		{"nested very deep", small(nested(5000)...), "limit body", "deeper than 15"},
+		{"as many branches as may be", small(branches(64)), "", ""},
+		{"one branch more", small(branches(65)), "limit p branches", "65 branches; the limit is 64"},
+		{"many activities", manyActivities, "limit activities", "257 activities; the limit is 256"},
+		{"many ifs", small(many(1001, func(i int) *sagadv1.Node { return &sagadv1.Node{Kind: &sagadv1.Node_If{}} })...), "limit body", "1001 parallels"},
+		{"many fields", withInput(&sagadv1.Mapping{Fields: fields}), "expression a input", "257 fields, the limit is 256"},
+		{"too large", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 300_000)}, "definition-size", "the limit is 262144"},
+		{"large description", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 5000), Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "definition-size description", "5000 bytes"},
+		{"large schema", &sagadv1.Definition{Name: "test", InputSchema: `{"description":"` + strings.Repeat("x", 70_000) + `"}`, Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "limit input_schema", "the limit is 65536"},
+		{"deep schema", &sagadv1.Definition{Name: "test", InputSchema: strings.Repeat(`{"items":`, 5000) + "true" + strings.Repeat("}", 5000), Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "schema input_schema", "nested deeper than"},
+		{"long expression", withInput(&sagadv1.Mapping{Value: "1" + strings.Repeat("+1", 5000)}), "expression a input", "10001 bytes, the limit is 8192"},
+		{"deep expression", withInput(&sagadv1.Mapping{Value: strings.Repeat("(", 4000) + "1" + strings.Repeat(")", 4000)}), "expression a input", "64"},
+		{"many problems", small(many(20_000, func(int) *sagadv1.Node { return &sagadv1.Node{} })...), "node body", "node 1 is empty"},
+
+		{"huge definition name", &sagadv1.Definition{Name: huge, Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "name-legal name", "isn't legal"},
+		{"huge step name", small(read(huge)), "name-legal " + huge[:clipBytes] + "... name", "isn't legal"},
+		{"huge activity", &sagadv1.Definition{Name: "test", Activities: []*sagadv1.Activity{{Name: huge}}, Body: steps(1)}, "name-legal activities", "isn't legal"},
+		{"huge field", withInput(&sagadv1.Mapping{Fields: map[string]string{huge: "nosuch"}}), "expression a input." + huge[:clipBytes-6] + "...", "nosuch"},
+		{"huge variable", withInput(&sagadv1.Mapping{Value: huge[:8000]}), "expression a input", "unknown name"},
+		{"huge parallel name", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{Parallel: &sagadv1.Parallel{Name: huge}}}), "name-legal " + huge[:clipBytes] + "... name", "isn't legal"},
+		{"huge if name and condition", small(&sagadv1.Node{Kind: &sagadv1.Node_If{If: &sagadv1.If{Name: huge, Condition: huge}}}), "name-legal " + huge[:clipBytes] + "... name", "isn't legal"},
+
+		{"text", &sagadv1.Definition{Name: "test", Description: "a\xff", Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "text description", "isn't UTF-8"},
+		{"text in a name", small(read("a\xff")), "text body[0].step.name", "isn't UTF-8"},
+		{"text in an expression", withInput(&sagadv1.Mapping{Value: "'\xff'"}), "text body[0].step.input.value", "isn't UTF-8"},
+		{"text in a map", withInput(&sagadv1.Mapping{Fields: map[string]string{"a": "'\xff'"}}), "text body[0].step.input.fields", "isn't UTF-8"},
+
+		{"time: nothing", withTimeout(&durationpb.Duration{}), "duration a timeout", "0s is out of range"},
+		{"time: too short", withTimeout(durationpb.New(500 * time.Microsecond)), "duration a timeout", "500µs is out of range"},
+		{"time: too long", withTimeout(durationpb.New(31 * 24 * time.Hour)), "duration a timeout", "744h0m0s is out of range"},
+		{"time: negative", withTimeout(durationpb.New(-time.Second)), "duration a timeout", "-1s is out of range"},
+		{"time: 300 years", withTimeout(&durationpb.Duration{Seconds: 300 * 365 * 86400}), "duration a timeout", "9460800000s is out of range"},
+		{"time: more than 10000 years", withTimeout(&durationpb.Duration{Seconds: math.MaxInt64}), "duration a timeout", "9223372036854775807s is out of range"},
+		{"time: as negative", withTimeout(&durationpb.Duration{Seconds: math.MinInt64, Nanos: math.MinInt32}), "duration a timeout", "-9223372036854775808 s and -2147483648 ns is out of range"},
+		{"time: nanoseconds of another sign", withTimeout(&durationpb.Duration{Seconds: 5, Nanos: -1}), "duration a timeout", "5 s and -1 ns is out of range"},
+		{"time: too many nanoseconds", withTimeout(&durationpb.Duration{Nanos: 2_000_000_000}), "duration a timeout", "0 s and 2000000000 ns is out of range"},
+		{"deadline of 300 years", &sagadv1.Definition{Name: "test", Deadline: &durationpb.Duration{Seconds: 300 * 365 * 86400}, Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "duration deadline", "9460800000s is out of range"},
+		{"retry: 300 years", withRetry(&sagadv1.RetryPolicy{Total: &durationpb.Duration{Seconds: 300 * 365 * 86400}}), "retry-policy a retry.total", "9460800000s is out of range"},
+		{"retry: impossible", withRetry(&sagadv1.RetryPolicy{Max: &durationpb.Duration{Seconds: math.MinInt64}}), "retry-policy a retry.max", "-9223372036854775808s is out of range"},
+
+		{"unknown field", func() *sagadv1.Definition {
+			d := small(read("a"))
+			d.ProtoReflect().SetUnknown(unknown)
+			return d
+		}(), "field-unknown (definition)", "doesn't know"},
+		{"unknown field inside", func() *sagadv1.Definition {
+			d := small(read("a"), read("b"))
+			d.Body[1].GetStep().Timeout = durationpb.New(time.Second)
+			d.Body[1].GetStep().Timeout.ProtoReflect().SetUnknown(unknown)
+			return d
+		}(), "field-unknown body[1].step.timeout", "doesn't know"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
+			m, problems := Compile(c.def)
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			checkProblems(t, c.def, problems)
+			if (m == nil) != (c.want != "") {
+				t.Fatalf("machine %v, problems:\n%s", m != nil, printProblems(problems))
+			}
+			if c.want == "" {
+				return
+			}
+			p := problems[0]
+			got := strings.Join(strings.Fields(p.GetRule()+" "+p.GetStep()+" "+p.GetField()), " ")
+			if got != c.want || !strings.Contains(p.GetMessage(), c.message) {
+				t.Errorf("got %s: %s\nwant %s: ...%s", got, p.GetMessage(), c.want, c.message)
+			}
+		})
+	}
+	_, problems := Compile(small(many(20_000, func(int) *sagadv1.Node { return &sagadv1.Node{} })...))
+	if last := problems[len(problems)-1]; len(problems) != problemsMax+1 || !strings.Contains(last.GetMessage(), "more than 100 problems") {
+		t.Errorf("%d problems, the last: %v", len(problems), last)
+	}
+}
+
+// TestNamesAreVariables checks that a name which the verifier lets pass can be used as a variable in expressions, whatever
+// words CEL reserves, and that all others are refused in so many words.
+func TestNamesAreVariables(t *testing.T) {
+	words := []string{
+		"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "package",
+		"namespace", "null", "return", "true", "var", "void", "while", "int", "uint", "double", "bool", "string", "bytes", "list",
+		"map", "type", "dyn", "google", "null_type", "timestamp", "duration", "has", "size", "all", "exists", "exists_one", "filter",
+		"matches", "contains", "starts_with", "cel", "math", "strings", "sets", "optional", "self", "this", "input", "output", "error",
+		"item", "now", "reserve", "a", "a_1", "get_full_year", "min", "max", "abs",
+	}
+	var refused []string
+	for _, w := range words {
+		def := small(read(w), read("after"))
+		def.Body[1].GetStep().Input = &sagadv1.Mapping{Value: "{'v': " + w + "}"}
+		_, problems := Compile(def)
+		if len(problems) == 0 {
+			continue
+		}
+		refused = append(refused, w)
+		if p := problems[0]; p.GetRule() != "name-legal" || p.GetStep() != w || !strings.Contains(p.GetMessage(), w) {
+			t.Errorf("%s: %v", w, p)
+		}
+	}
+	sort.Strings(refused)
+	want := make([]string, 0, len(reserved))
+	for w := range reserved {
+		want = append(want, w)
+	}
+	sort.Strings(want)
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Errorf("reserved (-table +refused):\n%s", diff)
+	}
+}
+
+// TestRulesAreTested checks that each rule which the verifier knows stands in the corpus or above, so that none goes untested.
+func TestRulesAreTested(t *testing.T) {
+	source := sourceOf(t, "verify.go")
+	tested := sourceOf(t, "verify_test.go")
+	datadriven.Walk(t, "testdata/definition/bad", func(t *testing.T, path string) { tested += sourceOf(t, path) })
+	for _, part := range strings.Split(source, "v.problem(")[1:] {
+		args := strings.SplitN(part, ", ", 4)
+		if len(args) < 4 {
+			continue
+		}
+		rule := strings.Trim(args[2], `"`)
+		if strings.ContainsAny(rule, "( ") {
+			continue // the definition of problem itself
+		}
+		if rule != "canonical" && !strings.Contains(tested, rule) {
+			t.Errorf("no test of rule %s", rule)
+		}
+	}
+}
