@@ -74,6 +74,7 @@ const readyTimeout = 5 * time.Second
 
 // Open opens all parts, but doesn't serve yet. What was opened is closed again if a later part fails.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	tuneMemory()
 	n := &Node{cfg: cfg}
 	if cfg.Telemetry == nil {
 		return nil, errors.New("node: no telemetry")

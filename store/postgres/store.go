@@ -124,6 +124,9 @@ func (s *Store) init(ctx context.Context, shards int) error {
 	if err := s.q.InitLeases(ctx, s.main, meta.Shards); err != nil {
 		return fmt.Errorf("initialising the leases: %w", err)
 	}
+	if err := s.q.ForgetNodes(ctx, s.main); err != nil {
+		return fmt.Errorf("forgetting nodes that are long gone: %w", err)
+	}
 	health, err := s.q.Health(ctx, s.main)
 	if err != nil {
 		return fmt.Errorf("asking for the database's settings: %w", err)
@@ -210,6 +213,11 @@ func parse(dsn, node string) (*pgxpool.Config, error) {
 		set("tcp_keepalives_count", "3")
 		set("tcp_user_timeout", "5000")
 		set("jit", "off")
+		// Prepared plans are kept, and one that was made while a table was small would scan it when it is large. Every query
+		// here has its index. (A pooler's connections keep no plans.)
+		set("enable_seqscan", "off")
+		set("enable_hashjoin", "off")
+		set("enable_mergejoin", "off")
 		set("default_transaction_isolation", "read committed")
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
