@@ -9,8 +9,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// clock tells the database's time, by an offset to this process's monotonic clock. It is never ahead, so timers never fire
-// early: a measurement takes the database's time to be that of the moment when the answer arrived.
+// clock tells the database's time, by an offset to this process's monotonic clock. It is never ahead, so timers never
+// fire early: a measurement takes the database's time to be that of the moment when the answer arrived.
 type clock struct {
 	at atomic.Pointer[clockSample]
 }

@@ -81,7 +81,8 @@ func (c *committer) commit(group []*commit, transitions int) {
 	c.fault(AfterCommit)
 	if len(results) != len(group) {
 		// The store broke its contract: nothing is known.
-		c.log.Error("the store answered another number of batches than it was given", "batches", len(group), "answers", len(results), "error", err)
+		c.log.Error("the store answered another number of batches than it was given",
+			"batches", len(group), "answers", len(results), "error", err)
 		results = make([]store.Result, len(group))
 	}
 	for i, x := range group {

@@ -44,8 +44,8 @@ func killAt(point string, n int32, p *atomic.Pointer[node]) func(*Config) {
 	}
 }
 
-// TestKilledAnywhere: the process dies at each point of the way, in turn; the next one finishes what was begun. There is no half
-// saga, no effect is made twice, and who asks again is told of the same saga.
+// TestKilledAnywhere: the process dies at each point of the way, in turn; the next one finishes what was begun. There
+// is no half saga, no effect is made twice, and who asks again is told of the same saga.
 func TestKilledAnywhere(t *testing.T) {
 	points := []string{BeforeCommit, AfterCommit, BeforePublish, AfterPublish, ResultReceived, BeforeReply}
 	for _, next := range []string{"e1", "e2"} { // a restart, and another node's take-over
@@ -116,8 +116,8 @@ func stuckReply(task *workerv1.Task) *workerv1.Result {
 	return nil
 }
 
-// TestUnknownCommits: each commit of a saga's life in turn has an unknown outcome, once and several times, having been carried out or
-// not. Whatever is true, everything is applied once and everybody gets the answer.
+// TestUnknownCommits: each commit of a saga's life in turn has an unknown outcome, once and several times, having been
+// carried out or not. Whatever is true, everything is applied once and everybody gets the answer.
 func TestUnknownCommits(t *testing.T) {
 	for _, fate := range []memory.Fate{memory.AnswerLost, memory.CommitLost} {
 		for _, times := range []int{1, 4} {
@@ -336,8 +336,8 @@ func TestFenced(t *testing.T) {
 	})
 }
 
-// TestPausedOwner: an owner is stopped with a result's batch on its way; another takes over and finishes the saga; the first one
-// wakes up and can do no harm.
+// TestPausedOwner: an owner is stopped with a result's batch on its way; another takes over and finishes the saga; the
+// first one wakes up and can do no harm.
 func TestPausedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 1)
@@ -426,7 +426,8 @@ func (g *gatedStore) Unfinished(ctx context.Context, shard int, after uuid.UUID,
 	return found, err
 }
 
-// TestSweepOnAnOldSnapshot: the sweep read that a saga waits for its first step; meanwhile it ends. The sweep changes and sends nothing.
+// TestSweepOnAnOldSnapshot: the sweep read that a saga waits for its first step; meanwhile it ends. The sweep changes
+// and sends nothing.
 func TestSweepOnAnOldSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 1)
@@ -484,7 +485,8 @@ func TestSweepOnAnOldSnapshot(t *testing.T) {
 	})
 }
 
-// TestRedispatch: an attempt that the bus lost is sent again, as the same attempt under the same key and another message id.
+// TestRedispatch: an attempt that the bus lost is sent again, as the same attempt under the same key and another
+// message id.
 func TestRedispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 1)
@@ -563,7 +565,8 @@ func (r *refusingStore) Commit(ctx context.Context, batches []store.Batch) ([]st
 	return r.Store.Commit(ctx, batches)
 }
 
-// TestRefusedBatch: the database can't write one saga; it is found among those of its batch and rests, the others go on.
+// TestRefusedBatch: the database can't write one saga; it is found among those of its batch and rests, the others go
+// on.
 func TestRefusedBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 2)
@@ -711,7 +714,8 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// TestHandOff: shards move to a new node after a while, and back at once when it stops; sagas are started all the time and none is lost.
+// TestHandOff: shards move to a new node after a while, and back at once when it stops; sagas are started all the time
+// and none is lost.
 func TestHandOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 16, nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// definitions are the machines of registered definitions. A version never changes, so a machine is made once. What is the latest
-// version does change: a node knows of its own registrations at once, of others' within latestMax.
+// definitions are the machines of registered definitions. A version never changes, so a machine is made once. What is
+// the latest version does change: a node knows of its own registrations at once, of others' within latestMax.
 type definitions struct {
 	st store.Definitions
 
@@ -127,8 +127,8 @@ func bound[V any](m map[definitionKey]V) {
 	}
 }
 
-// Register verifies a definition and stores it. The same content keeps the version that it has; other content gets the next
-// one. created tells whether there is a new version. Errors: *[InvalidError], *[ProblemsError].
+// Register verifies a definition and stores it. The same content keeps the version that it has; other content gets the
+// next one. created tells whether there is a new version. Errors: *[InvalidError], *[ProblemsError].
 func (e *Engine) Register(ctx context.Context, namespace string, def *sagadv1.Definition) (_ store.Definition, created bool, _ error) {
 	if err := checkNamespace(namespace); err != nil {
 		return store.Definition{}, false, err

@@ -1,5 +1,5 @@
-// Package engine runs sagas. A saga belongs to a shard, a shard to one node at a time, and on that node to one goroutine,
-// which is the only way to change it:
+// Package engine runs sagas. A saga belongs to a shard, a shard to one node at a time, and on that node to one
+// goroutine, which is the only way to change it:
 //
 //	submit(event) -> decide -> commit -> publish, answer
 //

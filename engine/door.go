@@ -19,8 +19,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// door is the one way to change the sagas of a shard. It is synchronous and not safe for concurrent use; it knows no clock,
-// goroutine or I/O. Whoever drives it
+// door is the one way to change the sagas of a shard. It is synchronous and not safe for concurrent use; it knows no
+// clock, goroutine or I/O. Whoever drives it
 //
 //  1. submits events and gives it what it asked to be loaded,
 //  2. calls step while no batch is under way: what can be decided is decided and becomes the batch,
@@ -41,7 +41,8 @@ type door struct {
 	queue   []*event
 	// head is where the queue begins.
 	head int
-	// single counts events at the queue's head that are to be decided one saga a batch, since the database refused them together.
+	// single counts events at the queue's head that are to be decided one saga a batch, since the database refused them
+	// together.
 	single int
 
 	timers timers
@@ -199,8 +200,8 @@ func (d *door) clock(now statemachine.Micros) {
 	}
 }
 
-// step decides what can be decided. No batch may be under way. The batch that it makes, if any, is to be committed; seq and grant
-// are set.
+// step decides what can be decided. No batch may be under way. The batch that it makes, if any, is to be committed; seq
+// and grant are set.
 func (d *door) step(now statemachine.Micros) *store.Batch {
 	if d.batch != nil {
 		panic("a batch is under way")
@@ -382,9 +383,9 @@ func (g *saga) hasSent(c statemachine.Call, generation, attempt int32) bool {
 	return false
 }
 
-// resumedDispatch is the number under which an owner sends an attempt that it didn't schedule itself. Earlier owners' numbers
-// aren't known, and a message id that was used before might be swallowed as a duplicate; epochs rise with each owner, so they
-// make up the high part. The first owner counts from 1.
+// resumedDispatch is the number under which an owner sends an attempt that it didn't schedule itself. Earlier owners'
+// numbers aren't known, and a message id that was used before might be swallowed as a duplicate; epochs rise with each
+// owner, so they make up the high part. The first owner counts from 1.
 func resumedDispatch(epoch int64) int32 {
 	e := int32((epoch ^ epoch>>32) & 0x7fff)
 	return e<<16 | 2
@@ -440,7 +441,7 @@ func (d *door) decide(ev *event, g *saga) {
 		}
 	}
 
-	dec, err, stack := decideSafely(machine, state, ev.what, d.now, d.cfg.chance())
+	dec, stack, err := decideSafely(machine, state, ev.what, d.now, d.cfg.chance())
 	if stack != "" {
 		d.quarantine(g, err, stack)
 		d.answer(ev, answer{err: d.quarantineError(g)})
@@ -502,14 +503,16 @@ func (d *door) decide(ev *event, g *saga) {
 }
 
 // decideSafely doesn't let one saga's panic take the shard down. Stack is set if there was one.
-func decideSafely(m *statemachine.Machine, s *statemachine.State, e statemachine.Event, now statemachine.Micros, chance uint64) (dec statemachine.Decision, err error, stack string) {
+func decideSafely(
+	m *statemachine.Machine, s *statemachine.State, e statemachine.Event, now statemachine.Micros, chance uint64,
+) (dec statemachine.Decision, stack string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err, stack = fmt.Errorf("deciding panicked: %v", r), string(debug.Stack())
+			stack, err = string(debug.Stack()), fmt.Errorf("deciding panicked: %v", r)
 		}
 	}()
 	dec, err = m.Decide(s, e, now, chance)
-	return dec, err, ""
+	return dec, "", err
 }
 
 // conclude answers an event that changes nothing: at once if what it saw is durable, else with the batch.
@@ -536,8 +539,8 @@ func (d *door) answer(ev *event, a answer) {
 	}
 }
 
-// committed says how the commit of the batch went: Committed, Already or Refused, with the cause. After Unknown the same batch is
-// to be sent again; Fenced and Regressed end the door, see fail.
+// committed says how the commit of the batch went: Committed, Already or Refused, with the cause. After Unknown the
+// same batch is to be sent again; Fenced and Regressed end the door, see fail.
 func (d *door) committed(r store.Result, now statemachine.Micros, cause error) {
 	d.clock(now)
 	b := d.batch
@@ -639,8 +642,8 @@ func (d *door) rearm(g *saga) {
 	d.timers.set(g)
 }
 
-// refused takes back a batch that the database can't write: everything is decided again, one saga a batch, and the saga whose
-// batch is refused then is put aside.
+// refused takes back a batch that the database can't write: everything is decided again, one saga a batch, and the saga
+// whose batch is refused then is put aside.
 func (d *door) refused(b *batch, cause error) {
 	for i := range b.decisions {
 		b.decisions[i].saga.next = nil
@@ -831,7 +834,8 @@ func (d *door) fail(err error) {
 	d.out.tasks, d.out.lookups = nil, nil
 }
 
-// take hands over what is to leave. The slices are the caller's until the next call, except for tasks, which are its for ever.
+// take hands over what is to leave. The slices are the caller's until the next call, except for tasks, which are its
+// for ever.
 func (d *door) take() output {
 	out := d.out
 	d.out, d.before = d.before, out
@@ -845,8 +849,9 @@ func (d *door) tick(g *saga) statemachine.Tick {
 	return statemachine.Tick{NoWorker: func(c statemachine.Call) bool { return d.cfg.noWorker(g, c) }}
 }
 
-// sweep compares memory with the sagas that the store says aren't terminal, looks up what is missing, tries quarantined sagas again, wakes
-// what nothing else would wake, and parks what waits for long. It returns how many sagas needed repair.
+// sweep compares memory with the sagas that the store says aren't terminal, looks up what is missing, tries quarantined
+// sagas again, wakes what nothing else would wake, and parks what waits for long. It returns how many sagas needed
+// repair.
 func (d *door) sweep(unfinished []sagaKey, now statemachine.Micros) (repaired int) {
 	d.clock(now)
 	for _, key := range unfinished {

@@ -21,7 +21,8 @@ import (
 	"github.com/sagad/sagad/store/memory"
 )
 
-// rig drives a door by hand: one goroutine, a clock that stands still, and a store in memory. The same seed does the same.
+// rig drives a door by hand: one goroutine, a clock that stands still, and a store in memory. The same seed does the
+// same.
 type rig struct {
 	*testing.T
 	st      *memory.Store
@@ -243,8 +244,9 @@ func (r *rig) hash() uint64 {
 	return h.Sum64()
 }
 
-// TestDoorSimulation lives through random lives of sagas: starts, results of every kind, late and twice, cancels, people's acts, time, commits with
-// unknown outcomes, and crashes, and holds the door to what must be true at each step. At the end everything is brought to an end.
+// TestDoorSimulation lives through random lives of sagas: starts, results of every kind, late and twice, cancels,
+// people's acts, time, commits with unknown outcomes, and crashes, and holds the door to what must be true at each
+// step. At the end everything is brought to an end.
 func TestDoorSimulation(t *testing.T) {
 	seeds := uint64(120)
 	if testing.Short() {
@@ -502,7 +504,8 @@ func TestDoorBatchIsBounded(t *testing.T) {
 	}
 }
 
-// TestDoorForgetsEnded: ended sagas stay for a while, and not more than a number of them; a late repeat of one that is gone is still one.
+// TestDoorForgetsEnded: ended sagas stay for a while, and not more than a number of them; a late repeat of one that is
+// gone is still one.
 func TestDoorForgetsEnded(t *testing.T) {
 	r := newRig(t, 1)
 	for i := range endedMax + 50 {

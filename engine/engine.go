@@ -22,15 +22,15 @@ import (
 
 // Config of a node. The zero value of everything but Name is fit for use.
 type Config struct {
-	// Name of the node, unique among those that run. A process that starts under the name of one that has ended takes over
-	// its shards at once.
+	// Name of the node, unique among those that run. A process that starts under the name of one that has ended takes
+	// over its shards at once.
 	Name string
 	// Address is where other nodes reach this one's API, for example http://10.0.0.3:7230.
 	Address string
 	// LeaseTTL is how long the others wait before they take the shards of a node that is silent. Default 10 s.
 	LeaseTTL time.Duration
-	// RedispatchAfter is when an attempt without a result is sent again, with another message id; then after twice as long, and so on.
-	// Default 60 s; it should be twice the bus's ack wait at least.
+	// RedispatchAfter is when an attempt without a result is sent again, with another message id; then after twice as
+	// long, and so on. Default 60 s; it should be twice the bus's ack wait at least.
 	RedispatchAfter time.Duration
 	// SweepEvery is how often the store is searched for sagas that nothing would wake. Default 1 min.
 	SweepEvery time.Duration
@@ -181,8 +181,9 @@ func New(cfg Config, st store.Store, bus Bus) (*Engine, error) {
 	return e, nil
 }
 
-// Start begins to serve. When it returns, this node's share of the shards has been taken, or a warning logged and it is tried on; their
-// sagas are loaded in the background, and events of a shard wait until its sagas are there. ctx bounds the start only.
+// Start begins to serve. When it returns, this node's share of the shards has been taken, or a warning logged and it is
+// tried on; their sagas are loaded in the background, and events of a shard wait until its sagas are there. ctx bounds
+// the start only.
 func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,7 +233,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop hands the shards over and ends everything. ctx bounds how long it waits for batches under way. It may be called twice.
+// Stop hands the shards over and ends everything. ctx bounds how long it waits for batches under way. It may be called
+// twice.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.mu.Lock()
 	if e.state == stopping {
@@ -258,7 +260,8 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return e.stopErr
 }
 
-// Healthy tells what keeps this node from working; nil if nothing does. The store's health is asked for by its own Ping.
+// Healthy tells what keeps this node from working; nil if nothing does. The store's health is asked for by its own
+// Ping.
 func (e *Engine) Healthy() error {
 	switch {
 	case !e.placement.valid():
@@ -366,19 +369,15 @@ func (e *Engine) ask(ctx context.Context, ev *event) (answer, error) {
 	}
 }
 
-// Cancel unwinds a saga, or says why not. The status is the saga's after the answer. Errors: *[NotFoundError], *[NotOwnerError],
-// *[UnavailableError], *[InvalidError], *[QuarantinedError].
+// Cancel unwinds a saga, or says why not. The status is the saga's after the answer. Errors: *[NotFoundError],
+// *[NotOwnerError], *[UnavailableError], *[InvalidError], *[QuarantinedError].
 func (e *Engine) Cancel(ctx context.Context, namespace, id string, what statemachine.Cancel) (sagadv1.CancelAnswer, statemachine.Status, error) {
 	if err := checkKey(namespace, id); err != nil {
 		return 0, 0, err
 	}
-	for _, f := range []struct {
-		name, value string
-		max         int
-	}{{"reason", what.Reason, reasonBytesMax}, {"request id", what.RequestID, requestIDBytesMax}, {"actor", what.Actor, actorBytesMax}} {
-		if err := checkText(f.name, f.value, f.max); err != nil {
-			return 0, 0, err
-		}
+	if err := checkTexts(text{"reason", what.Reason, reasonBytesMax}, text{"request id", what.RequestID, requestIDBytesMax},
+		text{"actor", what.Actor, actorBytesMax}); err != nil {
+		return 0, 0, err
 	}
 	a, err := e.ask(ctx, &event{key: sagaKey{namespace, id}, what: what})
 	if err != nil {
@@ -387,19 +386,15 @@ func (e *Engine) Cancel(ctx context.Context, namespace, id string, what statemac
 	return a.reply.Cancel, a.state.Status, nil
 }
 
-// Act does what a person decided about an operations item, and returns the saga after it. Errors: *[statemachine.Refusal] with the reason,
-// and those of Cancel.
+// Act does what a person decided about an operations item, and returns the saga after it. Errors:
+// *[statemachine.Refusal] with the reason, and those of Cancel.
 func (e *Engine) Act(ctx context.Context, namespace, id string, what statemachine.Act) (*statemachine.State, error) {
 	if err := checkKey(namespace, id); err != nil {
 		return nil, err
 	}
-	for _, f := range []struct {
-		name, value string
-		max         int
-	}{{"reason", what.Reason, reasonBytesMax}, {"evidence", what.Evidence, reasonBytesMax}, {"request id", what.RequestID, requestIDBytesMax}, {"actor", what.Actor, actorBytesMax}} {
-		if err := checkText(f.name, f.value, f.max); err != nil {
-			return nil, err
-		}
+	if err := checkTexts(text{"reason", what.Reason, reasonBytesMax}, text{"evidence", what.Evidence, reasonBytesMax},
+		text{"request id", what.RequestID, requestIDBytesMax}, text{"actor", what.Actor, actorBytesMax}); err != nil {
+		return nil, err
 	}
 	a, err := e.ask(ctx, &event{key: sagaKey{namespace, id}, what: what})
 	if err != nil {
@@ -408,7 +403,8 @@ func (e *Engine) Act(ctx context.Context, namespace, id string, what statemachin
 	return a.state, nil
 }
 
-// Get returns a saga as it is committed, from the store; any node can. Errors: *[NotFoundError], *[QuarantinedError], *[UnavailableError].
+// Get returns a saga as it is committed, from the store; any node can. Errors: *[NotFoundError], *[QuarantinedError],
+// *[UnavailableError].
 func (e *Engine) Get(ctx context.Context, namespace, id string) (store.Saga, *statemachine.State, *statemachine.Machine, error) {
 	if err := checkKey(namespace, id); err != nil {
 		return store.Saga{}, nil, nil, err

@@ -339,7 +339,8 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// TestAnswersOnlyAfterTheCommit: while a commit is under way nothing is sent and nobody is answered; the fastest worker comes after it.
+// TestAnswersOnlyAfterTheCommit: while a commit is under way nothing is sent and nobody is answered; the fastest worker
+// comes after it.
 func TestAnswersOnlyAfterTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, nil)
@@ -525,7 +526,8 @@ func TestSameIDOtherContent(t *testing.T) {
 	})
 }
 
-// TestResultsTwiceLateAndDifferent: the first counts; a repeat is a repeat; another one is evidence; nothing is applied twice.
+// TestResultsTwiceLateAndDifferent: the first counts; a repeat is a repeat; another one is evidence; nothing is applied
+// twice.
 func TestResultsTwiceLateAndDifferent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 2)
@@ -678,7 +680,8 @@ func TestCancelRacesTheLastResult(t *testing.T) {
 	})
 }
 
-// TestBadSagaDoesNotStopOthers: a saga whose history is damaged rests; the others of its shard go on; its history stays.
+// TestBadSagaDoesNotStopOthers: a saga whose history is damaged rests; the others of its shard go on; its history
+// stays.
 func TestBadSagaDoesNotStopOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newManualWorld(t, 1)

@@ -18,8 +18,8 @@ func (e *NotOwnerError) Error() string {
 	return fmt.Sprintf("shard %d belongs to the node at %s: ask there", e.Shard, e.Address)
 }
 
-// UnavailableError: this can't be answered now, and nothing is lost. What was asked for may or may not have happened; ask
-// again with the same content.
+// UnavailableError: this can't be answered now, and nothing is lost. What was asked for may or may not have happened;
+// ask again with the same content.
 type UnavailableError struct {
 	Reason string
 	// RetryIn says when it makes sense to ask again.
@@ -94,8 +94,8 @@ func (e *ProblemsError) Error() string {
 	return fmt.Sprintf("%s: %s (%s): %s%s", where, p.GetMessage(), p.GetRule(), p.GetMend(), more)
 }
 
-// QuarantinedError: the saga's history can't be applied by this release, or the database refuses what follows from it. The saga
-// rests, its history is untouched, and it is tried again each minute. A person must look at it.
+// QuarantinedError: the saga's history can't be applied by this release, or the database refuses what follows from it.
+// The saga rests, its history is untouched, and it is tried again each minute. A person must look at it.
 type QuarantinedError struct {
 	Namespace, ID string
 	Why           string

@@ -24,8 +24,8 @@ type event struct {
 	index int
 }
 
-// receiver waits for the answers to events. Each event is answered once; from the shard's goroutine, so an answer must not
-// block.
+// receiver waits for the answers to events. Each event is answered once; from the shard's goroutine, so an answer must
+// not block.
 type receiver interface{ answer(index int, a answer) }
 
 // answer tells what became of an event. It reflects nothing that isn't durable.

@@ -15,7 +15,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// loader looks sagas up that doors don't have in memory. Lookups of many shards go into one query; while it is under way the next gather.
+// loader looks sagas up that doors don't have in memory. Lookups of many shards go into one query; while it is under
+// way the next gather.
 type loader struct {
 	st          store.Loader
 	definitions *definitions

@@ -11,8 +11,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// metrics are what a node counts. Children are resolved once, so that counting costs an atomic add. No label holds an id, a name
-// that a user chose, or a shard.
+// metrics are what a node counts. Children are resolved once, so that counting costs an atomic add. No label holds an
+// id, a name that a user chose, or a shard.
 type metrics struct {
 	started     prometheus.Counter
 	ended       map[statemachine.Status]prometheus.Counter

@@ -14,12 +14,12 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// placement decides which shards this node takes and gives, and keeps their leases. All of this is for liveness: what keeps two
-// nodes from writing one shard is the fence in each commit.
+// placement decides which shards this node takes and gives, and keeps their leases. All of this is for liveness: what
+// keeps two nodes from writing one shard is the fence in each commit.
 //
-// Shards are placed by rendezvous hashing over the live nodes. What is free is taken by the node that it is placed on, or by anyone
-// if it stays free. What is held by another than its node moves only when the set of nodes has been the same for a while, and a few
-// at a time.
+// Shards are placed by rendezvous hashing over the live nodes. What is free is taken by the node that it is placed on,
+// or by anyone if it stays free. What is held by another than its node moves only when the set of nodes has been the
+// same for a while, and a few at a time.
 type placement struct {
 	e   *Engine
 	st  store.Leaser
@@ -238,7 +238,8 @@ func (p *placement) take(ctx context.Context, shards []int) error {
 	return nil
 }
 
-// give hands shards over that are placed on others, a few at a time, once the set of nodes has been the same for a while.
+// give hands shards over that are placed on others, a few at a time, once the set of nodes has been the same for a
+// while.
 func (p *placement) give(shards []int) {
 	now := time.Now()
 	p.giving = len(shards) > 0
@@ -300,8 +301,9 @@ func (p *placement) placed(shard int) string {
 	return name
 }
 
-// reclaim gives back the leases of an earlier process under this node's name, so that a restart needn't wait for their end. Names
-// are unique among the nodes that run; if one isn't, the fence keeps the data safe, and the nodes take shards from each other once.
+// reclaim gives back the leases of an earlier process under this node's name, so that a restart needn't wait for their
+// end. Names are unique among the nodes that run; if one isn't, the fence keeps the data safe, and the nodes take
+// shards from each other once.
 func (p *placement) reclaim(ctx context.Context) error {
 	leases, err := p.st.Leases(ctx)
 	if err != nil {

@@ -25,8 +25,8 @@ type pack struct {
 	reply    func(*workerv1.ResultReply)
 }
 
-// HandleResults takes results in and calls reply once, after what they lead to is durable. A result counts by its token, whatever subject it came
-// on. It doesn't block.
+// HandleResults takes results in and calls reply once, after what they lead to is durable. A result counts by its
+// token, whatever subject it came on. It doesn't block.
 func (e *Engine) HandleResults(in *workerv1.ResultPack, reply func(*workerv1.ResultReply)) {
 	e.fault(ResultReceived)
 	n := len(in.GetResults())

@@ -13,8 +13,8 @@ import (
 
 // saga is one that a door has in its memory.
 //
-// It is hot with a state; cold with nothing but its next timer, until an event or the timer makes the door load it; broken if it can't
-// be worked on.
+// It is hot with a state; cold with nothing but its next timer, until an event or the timer makes the door load it;
+// broken if it can't be worked on.
 type saga struct {
 	key     sagaKey
 	run     uuid.UUID

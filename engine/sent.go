@@ -4,8 +4,8 @@ import (
 	"github.com/sagad/sagad/statemachine"
 )
 
-// sent is an attempt that was given to the bus and has no result yet. The bus may have lost it, so it is sent again after a
-// while, and each time after twice as long.
+// sent is an attempt that was given to the bus and has no result yet. The bus may have lost it, so it is sent again
+// after a while, and each time after twice as long.
 type sent struct {
 	saga                *saga
 	call                statemachine.Call

@@ -320,7 +320,8 @@ func (l *loop) flush() {
 	}
 }
 
-// sleep sets the timer to the next thing that is due. While a batch is under way that is sending it again, if it is unknown.
+// sleep sets the timer to the next thing that is due. While a batch is under way that is sending it again, if it is
+// unknown.
 func (l *loop) sleep() {
 	if l.flight != nil {
 		if l.resendAt.IsZero() {
@@ -389,6 +390,8 @@ func (l *loop) recover() bool {
 	case <-ctx.Done():
 		return false
 	}
+	// Before anything is sent again: results wait in the mailbox until the sagas are there.
+	l.serve()
 	var after uuid.UUID
 	count, wait := 0, 20*time.Millisecond
 	for {

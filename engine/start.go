@@ -39,9 +39,9 @@ type StartReply struct {
 	Created bool
 }
 
-// StartSaga starts a saga, once, however often it is asked for. It answers when the saga is durable. A trace context in ctx is continued.
-// Errors: *[ConflictError], *[NotFoundError], *[InvalidError], *[statemachine.Refusal] if the input doesn't fit, *[NotOwnerError],
-// *[UnavailableError], *[QuarantinedError].
+// StartSaga starts a saga, once, however often it is asked for. It answers when the saga is durable. A trace context in
+// ctx is continued. Errors: *[ConflictError], *[NotFoundError], *[InvalidError], *[statemachine.Refusal] if the input
+// doesn't fit, *[NotOwnerError], *[UnavailableError], *[QuarantinedError].
 func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, error) {
 	if err := r.check(); err != nil {
 		return StartReply{}, err
@@ -51,7 +51,8 @@ func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, err
 		input = []byte("null")
 	}
 	if len(input) > wire.PayloadBytesMax {
-		return StartReply{}, &InvalidError{Field: "input", Message: fmt.Sprintf("has %d bytes; the limit is %d: put large data elsewhere and pass a reference", len(input), wire.PayloadBytesMax)}
+		return StartReply{}, &InvalidError{Field: "input", Message: fmt.Sprintf(
+			"has %d bytes; the limit is %d: put large data elsewhere and pass a reference", len(input), wire.PayloadBytesMax)}
 	}
 	canonical, err := expr.CanonicalJSON(input)
 	if err != nil {
@@ -81,8 +82,8 @@ func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, err
 	return StartReply{Run: a.run, Version: a.state.Version, Created: a.created}, nil
 }
 
-// digest is of what was asked for, so that a repeat is told from another saga: definition, version as it was asked for, input in canonical
-// form, labels.
+// digest is of what was asked for, so that a repeat is told from another saga: definition, version as it was asked for,
+// input in canonical form, labels.
 func (r *StartRequest) digest(canonical []byte) [sha256.Size]byte {
 	b := make([]byte, 0, 128+len(canonical))
 	part := func(s string) {
@@ -142,6 +143,21 @@ func checkKey(namespace, id string) error {
 	}
 	if err := wire.ValidSagaID(id); err != nil {
 		return &InvalidError{Field: "id", Message: err.Error()}
+	}
+	return nil
+}
+
+// text is a field that a person wrote.
+type text struct {
+	field, value string
+	bytesMax     int
+}
+
+func checkTexts(texts ...text) error {
+	for _, t := range texts {
+		if err := checkText(t.field, t.value, t.bytesMax); err != nil {
+			return err
+		}
 	}
 	return nil
 }

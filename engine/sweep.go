@@ -7,8 +7,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// sweep searches the store, shard after shard, for sagas that aren't terminal and that no door knows of, until ctx ends. It isn't how sagas
-// normally go on; it is what makes sure that a mistake or a lost write doesn't leave one lying for ever.
+// sweep searches the store, shard after shard, for sagas that aren't terminal and that no door knows of, until ctx
+// ends. It isn't how sagas normally go on; it is what makes sure that a mistake or a lost write doesn't leave one lying
+// for ever.
 func (e *Engine) sweep(ctx context.Context) {
 	wait := e.cfg.SweepEvery
 	for pause(ctx, wait) {

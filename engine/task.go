@@ -10,7 +10,8 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// task makes what is sent of an attempt. It is made of durable state alone, so it can be made again by anyone who owns the shard.
+// task makes what is sent of an attempt. It is made of durable state alone, so it can be made again by anyone who owns
+// the shard.
 func (e *Engine) task(g *saga, c statemachine.Call, dispatch int32) (*workerv1.Task, error) {
 	t, err := g.machine.Task(g.state, c)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/sagad/sagad/statemachine"
 )
 
-// traces makes spans of what is durable. A saga outlives processes, so no span is kept open: the start is a short span of its own,
-// below the caller's, and everything else hangs from it. Each attempt is a span made at its end, from when it was scheduled; the saga as
-// a whole is a span made at its end.
+// traces makes spans of what is durable. A saga outlives processes, so no span is kept open: the start is a short span
+// of its own, below the caller's, and everything else hangs from it. Each attempt is a span made at its end, from when
+// it was scheduled; the saga as a whole is a span made at its end.
 type traces struct {
 	tracer trace.Tracer
 	active bool
@@ -63,7 +63,8 @@ func (t *traces) transition(x *traced) {
 				begin = stamp(task.GetDeadlineUs() - task.GetTimeoutUs())
 			}
 		}
-		t.span(ctx, call.String(), begin, end, e.GetError(), e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED || e.GetOutcome() == historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO,
+		good := e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED || e.GetOutcome() == historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO
+		t.span(ctx, call.String(), begin, end, e.GetError(), good,
 			attribute.String("sagad.saga", x.after.SagaID), attribute.Int("sagad.attempt", int(e.GetAttempt())),
 			attribute.Int("sagad.generation", int(e.GetGeneration())), attribute.String("sagad.outcome", e.GetOutcome().String()))
 	}

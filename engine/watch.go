@@ -28,8 +28,9 @@ func (w *watchers) ping(key sagaKey) {
 	}
 }
 
-// Changes tells of each commit of a saga on this node: ch gets something, not more often than it is read, so whoever reads looks at the store
-// for what is new. Changes on other nodes aren't told; whoever waits for long looks now and then. stop ends it.
+// Changes tells of each commit of a saga on this node: ch gets something, not more often than it is read, so whoever
+// reads looks at the store for what is new. Changes on other nodes aren't told; whoever waits for long looks now and
+// then. stop ends it.
 func (e *Engine) Changes(namespace, id string) (ch <-chan struct{}, stop func()) {
 	key, c := sagaKey{namespace, id}, make(chan struct{}, 1)
 	w := &e.watchers

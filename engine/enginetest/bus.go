@@ -1,5 +1,5 @@
-// Package enginetest has what tests of the engine need around it: a bus in memory, workers that keep a ledger of what they did, and
-// a store and a bus whose process dies at a given moment.
+// Package enginetest has what tests of the engine need around it: a bus in memory, workers that keep a ledger of what
+// they did, and a store and a bus whose process dies at a given moment.
 package enginetest
 
 import (
@@ -15,7 +15,8 @@ import (
 // Handler does what a task asks for. nil means that no result comes.
 type Handler func(*workerv1.Task) *workerv1.Result
 
-// Bus is an engine's bus in memory. Several engines may share it. Its workers each run in a goroutine; Close waits for them.
+// Bus is an engine's bus in memory. Several engines may share it. Its workers each run in a goroutine; Close waits for
+// them.
 type Bus struct {
 	mu      sync.Mutex
 	serving map[int]*server
@@ -84,8 +85,8 @@ func (b *Bus) work(t *workerv1.Task) {
 	}
 }
 
-// Report sends a result to its shard's owner and returns the verdict; VERDICT_UNSPECIFIED if nobody serves the shard or no answer comes within
-// 5 s.
+// Report sends a result to its shard's owner and returns the verdict; VERDICT_UNSPECIFIED if nobody serves the shard or
+// no answer comes within 5 s.
 func (b *Bus) Report(r *workerv1.Result) workerv1.Verdict {
 	shard, _ := wire.TokenShard(r.Token)
 	return b.ReportTo(shard, r)[0]

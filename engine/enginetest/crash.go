@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,19 +13,30 @@ import (
 
 var errDead = errors.New("the process is dead")
 
-// Process is what one engine sees of the world. After Kill nothing that the engine does gets out any more, as if its process had been
-// killed at that moment; the world itself goes on.
+// Process is what one engine sees of the world. After Kill nothing that the engine does gets out any more, as if its
+// process had been killed at that moment; the world itself goes on.
 type Process struct {
 	store.Store
 	bus  *Bus
 	dead atomic.Bool
+	mu   sync.Mutex
+	// stops end what it serves on the bus, as a broken connection does.
+	stops []func()
 }
 
 // NewProcess makes a process that uses st and bus.
 func NewProcess(st store.Store, bus *Bus) *Process { return &Process{Store: st, bus: bus} }
 
 // Kill ends it.
-func (p *Process) Kill() { p.dead.Store(true) }
+func (p *Process) Kill() {
+	p.dead.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, stop := range p.stops {
+		stop()
+	}
+	p.stops = nil
+}
 
 func (p *Process) Commit(ctx context.Context, batches []store.Batch) ([]store.Result, error) {
 	if p.dead.Load() {
@@ -79,7 +91,7 @@ func (p *Process) Serve(shard int, handle func(*workerv1.ResultPack, func(*worke
 	if p.dead.Load() {
 		return nil, errDead
 	}
-	return p.bus.Serve(shard, func(pack *workerv1.ResultPack, reply func(*workerv1.ResultReply)) {
+	stop, err := p.bus.Serve(shard, func(pack *workerv1.ResultPack, reply func(*workerv1.ResultReply)) {
 		if p.dead.Load() {
 			return
 		}
@@ -89,6 +101,10 @@ func (p *Process) Serve(shard int, handle func(*workerv1.ResultPack, func(*worke
 			}
 		})
 	})
+	p.mu.Lock()
+	p.stops = append(p.stops, stop)
+	p.mu.Unlock()
+	return stop, err
 }
 
 func (p *Process) Listening(ns, activity string, dir workerv1.Direction) bool {

@@ -8,7 +8,8 @@ import (
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 )
 
-// Ledger is what workers did: an effect is made at most once per idempotency key, as good handlers do it; calls are counted.
+// Ledger is what workers did: an effect is made at most once per idempotency key, as good handlers do it; calls are
+// counted.
 type Ledger struct {
 	mu sync.Mutex
 	// calls and effects by key.
