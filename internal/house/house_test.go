@@ -49,7 +49,7 @@ var allowed = map[string][]string{
 var drivers = map[string][]string{
 	"cel.dev/cel-go":              {"internal/expr"},
 	"github.com/jackc/pgx":        {"store/postgres", "internal/pgtest", "bench"},
-	"modernc.org/sqlite":          {"store/sqlite", "examples"},
+	"modernc.org/sqlite":          {"store/sqlite", "examples", "bench"},
 	"github.com/nats-io/":         {"internal/natsbus", "internal/node", "sdk/worker", "examples", "cmd/sagad", "bench", "internal/acceptance"},
 	"github.com/pressly/goose":    {"store/postgres", "store/sqlite"},
 	"github.com/alecthomas/kong":  {"cmd/sagad"},
