@@ -23,49 +23,79 @@ type committed struct {
 	cause  error
 }
 
-// committer puts the batches of many shards into one commit. Several of them share a queue.
+// committer puts the batches of many shards into one commit. While one is under way the next gather, so commits grow with
+// the load by themselves and a lone batch isn't delayed. Further commits are begun beside it only for a backlog: many small
+// ones would cost more than they gain.
 type committer struct {
 	st      store.Committer
 	queue   <-chan *commit
 	metrics *metrics
 	log     *slog.Logger
 	fault   func(string)
+	// atOnce is how many commits are under way at most.
+	atOnce int
 }
 
-// run commits until the queue is closed.
+// run commits until the queue is closed, and what was under way is settled.
 func (c *committer) run() {
-	var held *commit // taken, but too much for the commit before
-	for {
-		first := held
-		held = nil
-		if first == nil {
-			var ok bool
-			if first, ok = <-c.queue; !ok {
-				return
-			}
+	done := make(chan struct{}, c.atOnce)
+	queue := c.queue
+	var waiting []*commit
+	transitions, flying := 0, 0
+	take := func(x *commit, ok bool) {
+		if !ok {
+			queue = nil
+			return
 		}
-		group := []*commit{first}
-		transitions, bytes := first.transitions, first.bytes
-	gather:
-		for {
-			select {
-			case next, ok := <-c.queue:
-				if !ok {
-					break gather
-				}
-				if transitions+next.transitions > commitTransitionsMax || bytes+next.bytes > commitBytesMax {
-					held = next
-					break gather
-				}
-				group = append(group, next)
-				transitions += next.transitions
-				bytes += next.bytes
-			default:
-				break gather
-			}
-		}
-		c.commit(group, transitions)
+		waiting = append(waiting, x)
+		transitions += x.transitions
 	}
+	for queue != nil || len(waiting) > 0 || flying > 0 {
+		for more := queue != nil; more; {
+			select {
+			case x, ok := <-queue:
+				take(x, ok)
+				more = ok
+			default:
+				more = false
+			}
+		}
+		if len(waiting) > 0 && (flying == 0 || flying < c.atOnce && transitions >= commitBesideMin) {
+			group, n := c.gather(waiting)
+			waiting = append([]*commit(nil), waiting[len(group):]...)
+			transitions -= n
+			flying++
+			go func() {
+				c.commit(group, n)
+				done <- struct{}{}
+			}()
+			continue
+		}
+		if queue == nil && flying == 0 {
+			continue
+		}
+		select {
+		case x, ok := <-queue:
+			take(x, ok)
+		case <-done:
+			flying--
+		}
+	}
+}
+
+// gather takes as many as go into one commit, one at least.
+func (c *committer) gather(waiting []*commit) (group []*commit, transitions int) {
+	n, bytes := 1, waiting[0].bytes
+	transitions = waiting[0].transitions
+	for ; n < len(waiting); n++ {
+		x := waiting[n]
+		if transitions+x.transitions > commitTransitionsMax || bytes+x.bytes > commitBytesMax {
+			break
+		}
+		transitions += x.transitions
+		bytes += x.bytes
+	}
+	return waiting[:n:n], transitions
 }
 
 func (c *committer) commit(group []*commit, transitions int) {

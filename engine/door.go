@@ -63,6 +63,8 @@ type door struct {
 
 	broken int
 	stuck  int
+	// lookUntil is until when starts are looked up before they are decided.
+	lookUntil statemachine.Micros
 }
 
 type doorConfig struct {
@@ -113,7 +115,7 @@ type output struct {
 	tasks   []*workerv1.Task
 	answers []pending
 	// changed are the sagas of the batch that has become durable.
-	changed []sagaKey
+	changed []*saga
 	// lookups are sagas to be loaded.
 	lookups []store.Key
 	traces  []traced
@@ -272,6 +274,10 @@ func (d *door) full() bool {
 // handle decides an event, or puts it aside until its saga is there.
 func (d *door) handle(ev *event) {
 	g := d.sagas[ev.key]
+	if g == nil && d.fresh(ev) {
+		d.decide(ev, &saga{key: ev.key, place: -1})
+		return
+	}
 	if g == nil || g.broken == nil && g.current() == nil {
 		d.park(ev)
 		return
@@ -279,7 +285,18 @@ func (d *door) handle(ev *event) {
 	d.decide(ev, g)
 }
 
+// fresh says that an event is the start of a saga that is taken for new without being looked up. If it isn't new, the
+// database refuses the batch, and it is looked up then: most starts are new, and a lookup costs as much as half a commit.
+func (d *door) fresh(ev *event) bool {
+	if _, isStart := ev.what.(statemachine.Start); !isStart || ev.known || ev.invalid != nil || d.now < d.lookUntil {
+		return false
+	}
+	_, asked := d.waiting[ev.key]
+	return !asked
+}
+
 func (d *door) park(ev *event) {
+	ev.known = true
 	events, asked := d.waiting[ev.key]
 	d.waiting[ev.key] = append(events, ev)
 	if !asked {
@@ -397,9 +414,16 @@ func (d *door) decide(ev *event, g *saga) {
 		d.answer(ev, answer{err: d.quarantineError(g)})
 		return
 	}
-	g.touched = d.now
 	state := g.current()
 	x := decision{event: ev, saga: g, before: state, after: state}
+	if ev.look {
+		if state == nil {
+			x.err = &NotFoundError{What: "saga", Namespace: g.key.namespace, Name: g.key.id}
+		}
+		d.conclude(x)
+		return
+	}
+	g.touched = d.now
 	machine := g.machine
 	switch what := ev.what.(type) {
 	case statemachine.Start:
@@ -529,7 +553,7 @@ func (d *door) conclude(x decision) {
 func (x *decision) pending() pending {
 	_, isStart := x.event.what.(statemachine.Start)
 	return pending{to: x.event.to, index: x.event.index, answer: answer{
-		err: x.err, state: x.after, run: x.saga.run, created: isStart && x.transition != nil, reply: x.reply, stray: x.stray,
+		err: x.err, state: x.after, machine: x.saga.machine, run: x.saga.run, created: isStart && x.transition != nil, reply: x.reply, stray: x.stray,
 	}}
 }
 
@@ -580,7 +604,7 @@ func (d *door) adopt(b *batch) {
 				g.next = nil
 				g.touched = d.now
 				d.settle(g)
-				d.out.changed = append(d.out.changed, g.key)
+				d.out.changed = append(d.out.changed, g)
 			}
 			d.count(x)
 		}
@@ -648,6 +672,10 @@ func (d *door) refused(b *batch, cause error) {
 	for i := range b.decisions {
 		b.decisions[i].saga.next = nil
 	}
+	if again := d.notFresh(b); again != nil {
+		d.requeue(again)
+		return
+	}
 	if len(b.Transitions) == 1 {
 		for i := range b.decisions {
 			x := &b.decisions[i]
@@ -684,6 +712,38 @@ func (d *door) refused(b *batch, cause error) {
 	}
 	d.requeue(again)
 	d.single += len(again)
+}
+
+// notFresh takes back a batch with starts that were taken for new: perhaps one isn't. The starts are looked up now, and so
+// are all others of the shard for a while, since who repeats one start may repeat more. nil: there were none.
+func (d *door) notFresh(b *batch) (again []*event) {
+	if !b.hasFresh() {
+		return nil
+	}
+	for i := range b.decisions {
+		x := &b.decisions[i]
+		again = append(again, x.event)
+		if _, isStart := x.event.what.(statemachine.Start); isStart {
+			x.event.known = true
+		}
+		if x.saga.state == nil {
+			delete(d.sagas, x.saga.key)
+		}
+	}
+	d.lookUntil = d.now + lookAfterRefusal.Microseconds()
+	d.cfg.metrics.notFresh.Inc()
+	return again
+}
+
+// hasFresh says that the batch has starts that were taken for new.
+func (b *batch) hasFresh() bool {
+	for i := range b.decisions {
+		x := &b.decisions[i]
+		if _, isStart := x.event.what.(statemachine.Start); isStart && x.before == nil && !x.event.known {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *door) requeue(events []*event) {

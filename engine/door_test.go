@@ -24,6 +24,7 @@ import (
 // rig drives a door by hand: one goroutine, a clock that stands still, and a store in memory. The same seed does the
 // same.
 type rig struct {
+	lookups int
 	*testing.T
 	st      *memory.Store
 	node    store.Node
@@ -172,6 +173,7 @@ func (r *rig) drive() bool {
 	for range 10_000 {
 		batch := r.door.step(r.now)
 		lookups := r.flush()
+		r.lookups += len(lookups)
 		if len(lookups) > 0 {
 			found, err := r.st.Load(context.Background(), lookups)
 			if err != nil {
@@ -493,14 +495,56 @@ func TestDoorBatchIsBounded(t *testing.T) {
 	for i := range 2 * batchTransitionsMax {
 		r.submit(r.start(fmt.Sprint("s-", i), `{"amount":1}`))
 	}
-	r.door.step(r.now)
-	var found []lookedUp
-	for _, k := range r.flush() {
-		found = append(found, lookedUp{key: sagaKey{k.Namespace, k.ID}})
-	}
-	r.door.loaded(found)
 	if n := len(r.door.step(r.now).Transitions); n != batchTransitionsMax {
 		t.Errorf("%d transitions", n)
+	}
+}
+
+// TestDoorTakesStartsForNew: a start isn't looked up, unless the database has just said that one wasn't new. Then the whole
+// batch is decided again, and its other events lose nothing.
+func TestDoorTakesStartsForNew(t *testing.T) {
+	r := newRig(t, 1)
+	r.submit(r.start("old", `{"amount":1}`))
+	r.drive()
+	if r.lookups != 0 {
+		t.Errorf("%d lookups for a new saga", r.lookups)
+	}
+	old := r.answers[0]
+	r.door = newDoor(store.Grant{Shard: r.door.grant.Shard, Epoch: r.door.grant.Epoch, ID: r.door.grant.ID, LastSeq: r.door.seq}, r.door.cfg)
+	r.answers = nil
+	r.submit(r.start("new-1", `{"amount":1}`))
+	r.submit(r.start("old", `{"amount":1}`))
+	r.submit(r.start("old", `{"amount":2}`))
+	r.submit(r.start("new-2", `{"amount":1}`))
+	r.drive()
+	created, conflicts := 0, 0
+	for _, a := range r.answers {
+		var conflict *ConflictError
+		switch {
+		case errors.As(a.err, &conflict):
+			conflicts++
+		case a.err != nil:
+			t.Error(a.err)
+		case a.created:
+			created++
+		case a.run != old.run:
+			t.Errorf("the repeat is told of run %s, not %s", a.run, old.run)
+		}
+	}
+	if len(r.answers) != 4 || created != 2 || conflicts != 1 {
+		t.Errorf("%d answers, %d created, %d conflicts", len(r.answers), created, conflicts)
+	}
+	before := r.lookups
+	r.submit(r.start("new-3", `{"amount":1}`))
+	r.drive()
+	if r.lookups != before+1 {
+		t.Errorf("%d lookups after a repeat, want %d", r.lookups, before+1)
+	}
+	r.now += lookAfterRefusal.Microseconds()
+	r.submit(r.start("new-4", `{"amount":1}`))
+	r.drive()
+	if r.lookups != before+1 {
+		t.Errorf("%d lookups long after a repeat, want %d", r.lookups, before+1)
 	}
 }
 

@@ -40,7 +40,7 @@ type Config struct {
 	RebalanceAfter time.Duration
 	// MovesPerSecond bounds how many shards move. Default 2.
 	MovesPerSecond float64
-	// Committers is how many commits are under way at a time. Default 2.
+	// Committers is how many commits are under way at a time at most. Default 2.
 	Committers int
 	// TokenKeys are the root keys of task tokens by id, and TokenKey the id of the one that signs. By default it is the
 	// database's own, under id 0.
@@ -213,10 +213,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	run, cancel := context.WithCancel(e.background)
 	e.cancel = cancel
 	e.state = running
-	for range e.cfg.Committers {
-		c := &committer{st: e.st, queue: e.commits, metrics: e.metrics, log: e.log, fault: e.fault}
-		e.committers.Go(c.run)
-	}
+	c := &committer{st: e.st, queue: e.commits, metrics: e.metrics, log: e.log, fault: e.fault, atOnce: e.cfg.Committers}
+	e.committers.Go(c.run)
 	for range 2 {
 		e.others.Go(func() { e.loader.run(e.background) })
 	}
@@ -403,8 +401,8 @@ func (e *Engine) Act(ctx context.Context, namespace, id string, what statemachin
 	return a.state, nil
 }
 
-// Get returns a saga as it is committed, from the store; any node can. Errors: *[NotFoundError], *[QuarantinedError],
-// *[UnavailableError].
+// Get returns a saga as it is committed: from memory if this node owns it, else from the store; any node can. Errors:
+// *[NotFoundError], *[QuarantinedError], *[UnavailableError].
 func (e *Engine) Get(ctx context.Context, namespace, id string) (store.Saga, *statemachine.State, *statemachine.Machine, error) {
 	if err := checkKey(namespace, id); err != nil {
 		return store.Saga{}, nil, nil, err
@@ -412,7 +410,17 @@ func (e *Engine) Get(ctx context.Context, namespace, id string) (store.Saga, *st
 	if len(e.shards) == 0 {
 		return store.Saga{}, nil, nil, unavailable("the engine isn't started")
 	}
-	found, err := e.st.Load(ctx, []store.Key{{Shard: store.ShardOf(namespace, id, len(e.shards)), Namespace: namespace, ID: id}})
+	shard := store.ShardOf(namespace, id, len(e.shards))
+	a, err := e.ask(ctx, &event{key: sagaKey{namespace, id}, look: true})
+	if err == nil {
+		g := saga{key: sagaKey{namespace, id}, run: a.run}
+		return *g.row(shard, nil, a.state), a.state, a.machine, nil
+	}
+	if _, none := errors.AsType[*NotFoundError](err); none || ctx.Err() != nil {
+		return store.Saga{}, nil, nil, err
+	}
+	// Not here, or not now.
+	found, err := e.st.Load(ctx, []store.Key{{Shard: shard, Namespace: namespace, ID: id}})
 	switch {
 	case err != nil:
 		return store.Saga{}, nil, nil, databaseError(fmt.Errorf("load saga %q: %w", id, err))

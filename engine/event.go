@@ -14,6 +14,10 @@ type sagaKey struct{ namespace, id string }
 type event struct {
 	key  sagaKey
 	what statemachine.Event
+	// look: nothing is to happen, the answer is the saga as it is. what is nil.
+	look bool
+	// known: the saga may be there already, so it is looked up before a start is decided.
+	known bool
 	// run is the new saga's, of starts; the token's, of results.
 	run uuid.UUID
 	// machine of the definition to start, of starts; invalid says why it wouldn't take the input.
@@ -33,6 +37,7 @@ type answer struct {
 	err error
 	// state after the event.
 	state   *statemachine.State
+	machine *statemachine.Machine
 	run     uuid.UUID
 	created bool
 	reply   statemachine.Reply

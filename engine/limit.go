@@ -12,6 +12,8 @@ const (
 	// One commit of many shards' batches.
 	commitTransitionsMax = 4096
 	commitBytesMax       = 16 << 20
+	// So many transitions must wait for a commit to be begun beside one that is under way.
+	commitBesideMin = 64
 	// Events of one shard that wait for an answer. Starts, cancels and acts are refused above the first, results above
 	// the second, so that work under way ends before new work begins.
 	mailboxMax       = 8192
@@ -64,6 +66,8 @@ const (
 	resendMax = time.Second
 	// redispatchDoublings: each time an attempt is sent again, the next time is twice as far, up to 2^n times.
 	redispatchDoublings = 4
+	// lookAfterRefusal is for how long a shard looks starts up after one that was taken for new wasn't.
+	lookAfterRefusal = time.Minute
 	// retryIn is what callers are told when a node is overloaded or a shard is moving.
 	retryIn = 250 * time.Millisecond
 	// stalled is when a timer that changed nothing is tried again.

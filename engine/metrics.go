@@ -30,6 +30,7 @@ type metrics struct {
 	quarantines  prometheus.Counter
 	unsendable   prometheus.Counter
 	stalled      prometheus.Counter
+	notFresh     prometheus.Counter
 	ahead        prometheus.Counter
 	strays       prometheus.Counter
 	refusedFull  prometheus.Counter
@@ -80,6 +81,7 @@ func newMetrics(reg prometheus.Registerer, g gauges) (*metrics, error) {
 		quarantines:   counter("sagad_quarantines_total", "Times that a saga was put aside because its history can't be applied or written."),
 		unsendable:    counter("sagad_unsendable_total", "Attempts whose task couldn't be made."),
 		stalled:       counter("sagad_stalled_timers_total", "Timers that were due and changed nothing."),
+		notFresh:      counter("sagad_repeated_start_batches_total", "Batches that were decided again because a start in them was of a saga that was there already."),
 		ahead:         counter("sagad_ahead_results_total", "Results of attempts that this node doesn't know of yet: it is stale, or the database lost commits."),
 		strays:        counter("sagad_stray_results_total", "Results for sagas, steps or attempts that don't exist."),
 		refusedFull:   counter("sagad_refused_full_total", "Events refused because a shard has too many waiting."),

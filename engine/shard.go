@@ -254,7 +254,7 @@ func (l *loop) settled(c committed) bool {
 	log := l.e.log.With("shard", l.grant.Shard, "epoch", l.grant.Epoch, "seq", l.flight.batch.Seq)
 	switch c.result {
 	case store.Committed, store.Already, store.Refused:
-		if c.result == store.Refused {
+		if c.result == store.Refused && !l.door.batch.hasFresh() {
 			log.Error("the database refuses a batch; it is tried one saga at a time", "transitions", l.flight.transitions, "error", c.cause)
 		}
 		if l.backoff > 0 {
@@ -304,8 +304,8 @@ func (l *loop) flush() {
 	if len(out.lookups) > 0 {
 		l.e.loader.ask(l.shard, out.lookups)
 	}
-	for _, key := range out.changed {
-		l.e.watchers.ping(key)
+	for _, g := range out.changed {
+		l.e.watchers.tell(g.key, Change{N: g.state.N, Status: g.state.Status})
 	}
 	for i := range out.traces {
 		l.e.traces.transition(&out.traces[i])

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sagad/sagad/statemachine"
 )
 
 // watchers are told that a saga has changed.
@@ -11,10 +13,17 @@ type watchers struct {
 	// any tells how many there are, so that nobody takes the lock for nothing.
 	any atomic.Int64
 	mu  sync.Mutex
-	of  map[sagaKey][]chan struct{}
+	of  map[sagaKey][]chan Change
 }
 
-func (w *watchers) ping(key sagaKey) {
+// Change tells that a saga has changed.
+type Change struct {
+	// N is the number of its last transition, Status its status after that.
+	N      int64
+	Status statemachine.Status
+}
+
+func (w *watchers) tell(key sagaKey, c Change) {
 	if w.any.Load() == 0 {
 		return
 	}
@@ -22,21 +31,21 @@ func (w *watchers) ping(key sagaKey) {
 	defer w.mu.Unlock()
 	for _, ch := range w.of[key] {
 		select {
-		case ch <- struct{}{}:
-		default: // it will look anyway
+		case <-ch: // what hasn't been read is older
+		default:
 		}
+		ch <- c // there is room: nobody else sends, under the lock
 	}
 }
 
-// Changes tells of each commit of a saga on this node: ch gets something, not more often than it is read, so whoever
-// reads looks at the store for what is new. Changes on other nodes aren't told; whoever waits for long looks now and
-// then. stop ends it.
-func (e *Engine) Changes(namespace, id string) (ch <-chan struct{}, stop func()) {
-	key, c := sagaKey{namespace, id}, make(chan struct{}, 1)
+// Changes tells of the commits of a saga on this node: ch has the last one that wasn't read. Changes on other nodes aren't
+// told; whoever waits for long looks now and then. stop ends it.
+func (e *Engine) Changes(namespace, id string) (ch <-chan Change, stop func()) {
+	key, c := sagaKey{namespace, id}, make(chan Change, 1)
 	w := &e.watchers
 	w.mu.Lock()
 	if w.of == nil {
-		w.of = map[sagaKey][]chan struct{}{}
+		w.of = map[sagaKey][]chan Change{}
 	}
 	w.of[key] = append(w.of[key], c)
 	w.any.Add(1)
@@ -45,7 +54,7 @@ func (e *Engine) Changes(namespace, id string) (ch <-chan struct{}, stop func())
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.any.Add(-1)
-		rest := slices.DeleteFunc(w.of[key], func(x chan struct{}) bool { return x == c })
+		rest := slices.DeleteFunc(w.of[key], func(x chan Change) bool { return x == c })
 		if len(rest) == 0 {
 			delete(w.of, key)
 		} else {

@@ -80,7 +80,7 @@ func (e elsewhere) Cancel(context.Context, string, string, statemachine.Cancel) 
 	return 0, 0, &engine.NotOwnerError{Shard: 3, Address: e.address}
 }
 
-func (elsewhere) Changes(string, string) (<-chan struct{}, func()) { return nil, func() {} }
+func (elsewhere) Changes(string, string) (<-chan engine.Change, func()) { return nil, func() {} }
 
 func TestForwardingHopsOnceAndFailsSoftly(t *testing.T) {
 	var st store.Store = newStore(t)

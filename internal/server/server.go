@@ -40,7 +40,7 @@ type Engine interface {
 	Register(ctx context.Context, namespace string, def *sagadv1.Definition) (store.Definition, bool, error)
 	Machine(ctx context.Context, namespace, name string, version int32) (*statemachine.Machine, store.Definition, error)
 	Get(ctx context.Context, namespace, id string) (store.Saga, *statemachine.State, *statemachine.Machine, error)
-	Changes(namespace, id string) (<-chan struct{}, func())
+	Changes(namespace, id string) (<-chan engine.Change, func())
 	// Owned lists the shards that this node serves.
 	Owned() []int
 }

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect/v2"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sagad/sagad/engine"
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 	"github.com/sagad/sagad/proto/gen/sagad/v1/sagadv1connect"
@@ -19,7 +20,7 @@ import (
 // when it changes, and now and then all the same: it may have moved away.
 const (
 	pollInterval = 250 * time.Millisecond
-	pollOwned    = 8
+	pollOwned    = 20
 )
 
 // open counts open watches and waits.
@@ -37,18 +38,18 @@ func (o open) take() (give func(), err error) {
 
 // changes wakes whoever follows a saga: at once when this node commits a change, else from time to time.
 type changes struct {
-	pings <-chan struct{}
-	stop  func()
-	poll  *time.Ticker
+	of   <-chan engine.Change
+	stop func()
+	poll *time.Ticker
 }
 
 func (s *Server) follow(key store.Key) *changes {
-	pings, stop := s.engine.Changes(key.Namespace, key.ID)
+	of, stop := s.engine.Changes(key.Namespace, key.ID)
 	interval := s.pollInterval
 	if slices.Contains(s.engine.Owned(), key.Shard) {
 		interval *= pollOwned
 	}
-	return &changes{pings: pings, stop: stop, poll: time.NewTicker(interval)}
+	return &changes{of: of, stop: stop, poll: time.NewTicker(interval)}
 }
 
 func (c *changes) end() {
@@ -56,19 +57,24 @@ func (c *changes) end() {
 	c.stop()
 }
 
-// next waits; it says false when the time is up or the server stops.
-func (s *Server) next(ctx context.Context, c *changes, timeUp <-chan time.Time) (bool, error) {
-	select {
-	case <-c.pings:
-		return true, nil
-	case <-c.poll.C:
-		return true, nil
-	case <-timeUp:
-		return false, nil
-	case <-s.stopping:
-		return false, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
+// next waits until wanted holds for a change, or it is time to look; it says false when the time is up or the server
+// stops.
+func (s *Server) next(ctx context.Context, c *changes, wanted func(engine.Change) bool, timeUp <-chan time.Time) (bool, error) {
+	for {
+		select {
+		case change := <-c.of:
+			if wanted(change) {
+				return true, nil
+			}
+		case <-c.poll.C:
+			return true, nil
+		case <-timeUp:
+			return false, nil
+		case <-s.stopping:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
 	}
 }
 
@@ -88,23 +94,20 @@ func (s *sagaService) WaitSaga(ctx context.Context, req *sagadv1.WaitSagaRequest
 	key := s.key(req.Namespace, req.Id)
 	c := s.follow(key)
 	defer c.end()
-	for more := true; more; {
-		row, err := s.row(ctx, key)
+	ended := func(c engine.Change) bool { return c.Status.Terminal() }
+	for more := true; ; {
+		saga, err := s.saga(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		if row.Status.Terminal() {
-			break
+		terminal := store.Status(saga.Summary.Status).Terminal()
+		if terminal || !more {
+			return &sagadv1.WaitSagaResponse{Saga: saga, Terminal: terminal}, nil
 		}
-		if more, err = s.next(ctx, c, timer.C); err != nil {
+		if more, err = s.next(ctx, c, ended, timer.C); err != nil {
 			return nil, err
 		}
 	}
-	saga, err := s.saga(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return &sagadv1.WaitSagaResponse{Saga: saga, Terminal: store.Status(saga.Summary.Status).Terminal()}, nil
 }
 
 // WatchSaga implements the service.
@@ -153,7 +156,7 @@ func (s *sagaService) WatchSaga(ctx context.Context, req *sagadv1.WatchSagaReque
 		if row.Status.Terminal() {
 			return nil
 		}
-		more, err := s.next(ctx, c, nil)
+		more, err := s.next(ctx, c, func(engine.Change) bool { return true }, nil)
 		if err != nil {
 			return err
 		}

@@ -164,8 +164,9 @@ func again(err error) bool {
 	switch cerr.Code() {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded:
 		return true
-	case connect.CodeUnknown, connect.CodeInternal:
-		// Not the server's verdict: the connection broke while the answer came.
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled:
+		// Not the server's verdict: the connection broke while the answer came. A reset one is called cancelled; a context
+		// that ended was seen before.
 		return !cerr.IsRemote()
 	}
 	return false
