@@ -221,9 +221,7 @@ func parse(dsn, node string) (*pgxpool.Config, error) {
 		set("default_transaction_isolation", "read committed")
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		// In exec mode pgx asks Go's types alone what a parameter is.
-		conn.TypeMap().RegisterDefaultPgType(uuid.UUID{}, "uuid")
-		conn.TypeMap().RegisterDefaultPgType([]uuid.UUID{}, "_uuid")
+		registerUUIDs(conn.TypeMap())
 		conn.TypeMap().RegisterDefaultPgType([][]byte{}, "_bytea")
 		return nil
 	}
