@@ -76,6 +76,8 @@ type doorConfig struct {
 	task func(*saga, statemachine.Call, int32) (*workerv1.Task, error)
 	// noWorker says that no worker listens for a call.
 	noWorker func(*saga, statemachine.Call) bool
+	// busHealthy says that what is published gets somewhere.
+	busHealthy func() bool
 	metrics  *metrics
 	// quarantined is told of each saga that is put aside. Stack is empty unless it is a panic's.
 	quarantined func(g *saga, stack string)
@@ -812,13 +814,14 @@ func (d *door) redispatch() {
 			return
 		}
 		d.sends.remove(x)
-		if x.again < redispatchDoublings {
+		reachable := d.cfg.busHealthy()
+		if reachable && x.again < redispatchDoublings {
 			x.again++
 		}
 		x.due = d.now + d.cfg.redispatchAfter.Microseconds()<<x.again
 		d.sends.add(x)
-		if x.saga.state == nil {
-			continue
+		if x.saga.state == nil || !reachable {
+			continue // what was sent waits in the bus; repeats would only fill it
 		}
 		if cs := x.saga.state.Call(x.call); cs != nil && cs.Deadline > d.now {
 			x.dispatch++

@@ -25,6 +25,7 @@ import (
 // same.
 type rig struct {
 	lookups int
+	busDown bool
 	*testing.T
 	st      *memory.Store
 	node    store.Node
@@ -81,7 +82,7 @@ func (r *rig) acquire() {
 	}
 	r.door = newDoor(grants[0], doorConfig{
 		redispatchAfter: 20 * time.Second, parkAfter: time.Minute, chance: r.rng.Uint64, metrics: r.metrics,
-		noWorker: func(*saga, statemachine.Call) bool { return false },
+		noWorker: func(*saga, statemachine.Call) bool { return false }, busHealthy: func() bool { return !r.busDown },
 		task: func(g *saga, c statemachine.Call, dispatch int32) (*workerv1.Task, error) {
 			task, err := g.machine.Task(g.state, c)
 			if err == nil {
@@ -545,6 +546,28 @@ func TestDoorTakesStartsForNew(t *testing.T) {
 	r.drive()
 	if r.lookups != before+1 {
 		t.Errorf("%d lookups long after a repeat, want %d", r.lookups, before+1)
+	}
+}
+
+// TestDoorWaitsForTheBus: while the bus is away nothing is sent again, which would only fill it; afterwards it is.
+func TestDoorWaitsForTheBus(t *testing.T) {
+	r := newRig(t, 1)
+	r.door.cfg.redispatchAfter = time.Second // the attempts have 5
+	after := r.door.cfg.redispatchAfter.Microseconds()
+	r.submit(r.start("s-1", `{"amount":1}`))
+	r.drive()
+	sent := len(r.tasks)
+	r.busDown = true
+	r.now += after
+	r.drive()
+	if len(r.tasks) != sent {
+		t.Error("sent again while the bus is away")
+	}
+	r.busDown = false
+	r.now += after
+	r.drive()
+	if len(r.tasks) != sent+1 {
+		t.Error("not sent again when the bus is back")
 	}
 }
 

@@ -321,6 +321,7 @@ func (e *Engine) doorConfig() doorConfig {
 		chance:          rand.Uint64,
 		task:            e.task,
 		noWorker:        e.noWorker,
+		busHealthy:      e.bus.Healthy,
 		metrics:         e.metrics,
 		traced:          e.traces.on(),
 		quarantined: func(g *saga, stack string) {

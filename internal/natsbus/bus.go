@@ -113,6 +113,7 @@ type Bus struct {
 	js  jetstream.JetStream
 
 	outbox   *outbox
+	kept     *kept
 	topology *topology
 	// answering counts result requests that are not answered yet.
 	answering atomic.Int64
@@ -140,6 +141,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	runCtx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	b.outbox = newOutbox(b)
+	b.kept = newKept(b)
 	b.topology = newTopology(b)
 
 	opts, err := b.options()
@@ -171,6 +173,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		return fail(err)
 	}
 	b.done.Go(func() { b.outbox.run(runCtx) })
+	b.done.Go(func() { b.kept.run(runCtx) })
 	b.done.Go(func() { b.topology.run(runCtx) })
 	for range 4 {
 		b.done.Go(func() { b.topology.greet(runCtx) })
@@ -257,7 +260,7 @@ func (b *Bus) connected(nc *nats.Conn, again bool) {
 		b.log.Info("NATS connection is back", "server", nc.ConnectedServerName())
 	}
 	b.outbox.reconnected()
-	b.topology.kick()
+	b.topology.reconnected()
 }
 
 func olderThan(version string, oldest [2]int) bool {
@@ -299,6 +302,8 @@ func (b *Bus) Close() {
 	b.stop()
 	b.done.Wait()
 	// Answers that were given are sent; nothing new is taken.
-	_ = b.nc.FlushTimeout(time.Second)
+	if b.nc.IsConnected() {
+		_ = b.nc.FlushTimeout(time.Second)
+	}
 	b.nc.Close()
 }

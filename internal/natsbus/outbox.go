@@ -33,9 +33,21 @@ const (
 // Publish sends tasks at least once, packed: the tasks of one call that have namespace, activity and direction in common go
 // out in messages of up to 16. What NATS doesn't acknowledge is sent again under the same message id until the
 // last of its tasks is past its deadline. It doesn't block, and takes tasks over. Tasks beyond the backlog's bound are dropped and
-// counted; so are tasks with illegal names.
+// counted; so are tasks with illegal names. A long attempt that is sent again is left alone while the stream still has its message.
 func (b *Bus) Publish(tasks []*workerv1.Task) {
 	b.counters.tasks.Add(int64(len(tasks)))
+	send, doubtful := b.kept.doubt(tasks)
+	if len(doubtful) > 0 {
+		select {
+		case b.kept.questions <- doubtful:
+		default:
+			send = append(send, doubtful...)
+		}
+	}
+	b.publish(send)
+}
+
+func (b *Bus) publish(tasks []*workerv1.Task) {
 	now := time.Now()
 	var packs []*pack // open ones, of different queues
 	var out []*outgoing
@@ -90,6 +102,8 @@ type outgoing struct {
 	bytes    int
 	tasks    int
 	deadline time.Time
+	// long are the attempts in it that may still run when they are sent again.
+	long []attempt
 	// sendings so far.
 	sendings int
 	// sentAt is when it was last sent; retryAt when it is to be sent again, if it waits for that.
@@ -170,6 +184,9 @@ func (o *outbox) message(p *pack, now time.Time) *outgoing {
 		if d.After(g.deadline) {
 			g.deadline = d
 		}
+		if o.bus.kept.long(t) {
+			g.long = append(g.long, attempt{t.IdempotencyKey, t.Attempt})
+		}
 	}
 	return g
 }
@@ -195,6 +212,7 @@ func (o *outbox) put(out []*outgoing) {
 		o.bytes += g.bytes
 		o.tasks += g.tasks
 		o.ready = append(o.ready, g)
+		o.bus.kept.put(g)
 		put++
 	}
 	warn := full > 0 && time.Since(o.warnedAt) > 10*time.Second
@@ -276,6 +294,7 @@ func (o *outbox) acknowledged(m *nats.Msg) {
 	}
 	var ack struct {
 		Stream    string `json:"stream"`
+		Seq       uint64 `json:"seq"`
 		Duplicate bool   `json:"duplicate"`
 		Error     *struct {
 			Code        int    `json:"code"`
@@ -302,6 +321,7 @@ func (o *outbox) acknowledged(m *nats.Msg) {
 			if g := where[id]; g != nil {
 				delete(where, id)
 				o.forget(g)
+				o.bus.kept.taken(g, ack.Seq)
 			}
 		}
 		more := len(o.ready) > 0

@@ -3,7 +3,7 @@ package natsbus
 import "sync/atomic"
 
 type counters struct {
-	tasks, messages, acked, duplicates, retried       atomic.Int64
+	tasks, messages, acked, duplicates, retried, kept atomic.Int64
 	droppedFull, droppedLate, droppedBad              atomic.Int64
 	results, requests, refused, unanswerable, shed    atomic.Int64
 	disconnects, asyncErrors, recreated, announcement atomic.Int64
@@ -12,8 +12,8 @@ type counters struct {
 // Stats are counts since the bus was made, and gauges where said. Meant for metrics.
 type Stats struct {
 	// Tasks and Messages were given to be sent; Acked messages were taken by the stream, of these Duplicates had been there
-	// before. Retried counts sendings after the first.
-	Tasks, Messages, Acked, Duplicates, Retried int64
+	// before. Retried counts sendings after the first. Kept tasks were to be sent again, but the stream still had them.
+	Tasks, Messages, Acked, Duplicates, Retried, Kept int64
 	// Tasks that were dropped: the backlog was full, their deadline passed, or they can't be sent at all.
 	DroppedFull, DroppedLate, DroppedBad int64
 	// Results came in Requests. Refused are malformed results or requests; Unanswerable requests had no allowed reply subject; Shed
@@ -33,7 +33,7 @@ type Stats struct {
 func (b *Bus) Stats() Stats {
 	c := &b.counters
 	s := Stats{
-		Tasks: c.tasks.Load(), Messages: c.messages.Load(), Acked: c.acked.Load(), Duplicates: c.duplicates.Load(), Retried: c.retried.Load(),
+		Tasks: c.tasks.Load(), Messages: c.messages.Load(), Acked: c.acked.Load(), Duplicates: c.duplicates.Load(), Retried: c.retried.Load(), Kept: c.kept.Load(),
 		DroppedFull: c.droppedFull.Load(), DroppedLate: c.droppedLate.Load(), DroppedBad: c.droppedBad.Load(),
 		Results: c.results.Load(), Requests: c.requests.Load(), Refused: c.refused.Load(), Unanswerable: c.unanswerable.Load(), Shed: c.shed.Load(),
 		Disconnects: c.disconnects.Load(), AsyncErrors: c.asyncErrors.Load(), Recreated: c.recreated.Load(), Announcements: c.announcement.Load(),

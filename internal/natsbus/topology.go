@@ -39,6 +39,7 @@ type topology struct {
 	ready atomic.Bool
 
 	mu       sync.Mutex
+	giveUp   context.CancelFunc // of the look that is under way
 	changed  chan struct{}
 	queues   map[wire.Queue]*queueState
 	streamed bool // the stream has been seen
@@ -73,13 +74,14 @@ func (t *topology) changes() <-chan struct{} {
 	return t.changed
 }
 
-// want makes sure that q has a consumer, soon.
+// want makes sure that q has a consumer, soon. known says that it had one when last looked at.
 func (t *topology) want(q wire.Queue) (known bool) {
 	t.mu.Lock()
 	s := t.queues[q]
 	if s == nil && len(t.queues) < queuesMax {
 		t.queues[q] = &queueState{}
 	}
+	known = s != nil && s.there
 	full := s == nil && len(t.queues) >= queuesMax && !t.full
 	t.full = t.full || full
 	t.mu.Unlock()
@@ -89,7 +91,7 @@ func (t *topology) want(q wire.Queue) (known bool) {
 	if s == nil {
 		t.kick()
 	}
-	return s != nil && s.there
+	return known
 }
 
 func (t *topology) run(ctx context.Context) {
@@ -107,7 +109,7 @@ func (t *topology) run(ctx context.Context) {
 			t.look(false)
 			continue
 		}
-		err := t.ensure(ctx)
+		err := t.ensureUntilReconnect(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -124,6 +126,27 @@ func (t *topology) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// ensureUntilReconnect is ensure, given up when the connection is made anew: answers to what was asked before don't come any more.
+func (t *topology) ensureUntilReconnect(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t.mu.Lock()
+	t.giveUp = cancel
+	t.mu.Unlock()
+	return t.ensure(ctx)
+}
+
+// reconnected looks at stream and consumers anew.
+func (t *topology) reconnected() {
+	t.mu.Lock()
+	giveUp := t.giveUp
+	t.mu.Unlock()
+	if giveUp != nil {
+		giveUp()
+	}
+	t.kick()
 }
 
 func (t *topology) look(ready bool) {
@@ -253,7 +276,10 @@ func (t *topology) checkStream(c jetstream.StreamConfig) error {
 
 // consumers lists the consumers that are ours.
 func (t *topology) consumers(ctx context.Context, stream jetstream.Stream) (map[wire.Queue]*jetstream.ConsumerInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*apiTimeout)
+	t.mu.Lock()
+	timeout := apiTimeout + time.Duration(len(t.queues))*time.Millisecond
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	infos := map[wire.Queue]*jetstream.ConsumerInfo{}
 	list := stream.ListConsumers(ctx)
@@ -320,7 +346,12 @@ func (t *topology) listen() error {
 			t.bus.counters.unanswerable.Add(1)
 			return
 		}
-		if t.want(q) {
+		known := t.want(q)
+		switch {
+		case known && len(m.Data) > 0: // but the worker can't find it
+			t.kick()
+			return
+		case known:
 			t.welcome(m.Reply)
 			return
 		}

@@ -71,7 +71,7 @@ func Start[In, Out any](ctx context.Context, c *Client, def *saga.Definition[In,
 	for _, opt := range opts {
 		opt(&o)
 	}
-	input, err := json.Marshal(in)
+	input, err := saga.Encode(in)
 	if err != nil {
 		return nil, fmt.Errorf("start %q of %s: the input can't be written as JSON: %w", id, def.Name(), err)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sagad/sagad/sdk/saga"
-	"github.com/sagad/sagad/statemachine"
 )
 
 type (
@@ -112,12 +111,4 @@ func ExampleDefinition_Verify() {
 	}
 	// Output:
 	// reserve input.sku input.skuu 1 7
-}
-
-// The machine that the engine makes of a definition draws itself.
-func ExampleDefinition_Proto() {
-	_, problems := statemachine.Compile(PlaceOrder.Proto())
-	fmt.Println(len(problems), "problems,", len(PlaceOrder.Proto().Body), "nodes")
-	// Output:
-	// 0 problems, 6 nodes
 }

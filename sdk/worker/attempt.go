@@ -1,0 +1,226 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
+
+	"github.com/sagad/sagad/internal/wire"
+	"github.com/sagad/sagad/sdk/saga"
+)
+
+// Codes of failures that aren't a handler's own.
+const (
+	codeError   = "ERROR"
+	codePanic   = "PANIC"
+	codeTimeout = "TIMEOUT"
+	codeInput   = "INPUT_NOT_READABLE"
+	// Of rejections and refusals whose handler gave none.
+	codeRejected = "REJECTED"
+	codeCantUndo = "CANT_UNDO"
+)
+
+// attempt calls the handler. The result is nil if the task's time was over before it got its turn; handBack says that there is none since
+// the worker stops.
+func (w *Worker) attempt(j *job) (r *workerv1.Result, handBack bool) {
+	t := j.task
+	if !time.Now().Before(j.deadline) {
+		w.desk.expired(1)
+		return nil, false
+	}
+	if w.handling.Err() != nil {
+		return nil, true
+	}
+	ctx, cancel := context.WithDeadline(w.handling, j.deadline)
+	defer cancel()
+	ctx, span := w.span(ctx, t)
+	defer span.End()
+	undo := t.Direction == workerv1.Direction_DIRECTION_UNDO
+	output, err, stack := call(saga.WithCall(ctx, &saga.Call{
+		Namespace: t.Namespace, SagaID: t.SagaId, RunID: t.RunId, Step: t.Step, Item: t.Item, Activity: t.Activity, Undo: undo,
+		Generation: int(t.Generation), Attempt: int(t.Attempt), IdempotencyKey: t.IdempotencyKey, ActionKey: t.ActionKey,
+	}), j.h, t)
+	r = w.result(ctx, output, err, stack, undo)
+	if r.Outcome == workerv1.Outcome_OUTCOME_FAILED && errors.Is(context.Cause(ctx), errStopping) {
+		// Not the handler's failure: delivery to another worker isn't an attempt.
+		span.SetStatus(codes.Error, "the worker stopped")
+		return nil, true
+	}
+	w.count(r)
+	if span.IsRecording() && r.Outcome != workerv1.Outcome_OUTCOME_SUCCEEDED && r.Outcome != workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO {
+		span.SetStatus(codes.Error, r.Code)
+	}
+	if r.Code != "" && w.log.Enabled(ctx, slog.LevelInfo) {
+		level := slog.LevelInfo
+		if r.Code == codePanic || r.Code == wire.CodeNotStorable || r.Code == codeInput {
+			level = slog.LevelError
+		}
+		w.log.Log(ctx, level, "attempt ended", "saga", t.SagaId, "step", t.Step, "activity", t.Activity, "undo", undo,
+			"attempt", t.Attempt, "outcome", r.Outcome.String(), "code", r.Code)
+	}
+	return r, false
+}
+
+// panicked is what a panic becomes.
+type panicked struct{ value string }
+
+func (p panicked) Error() string { return "panic: " + p.value }
+
+// call calls a handler and survives its panics; stack is set if there was one. It doesn't return if the handler ends its
+// goroutine.
+func call(ctx context.Context, h *handler, t *workerv1.Task) (output []byte, err error, stack []byte) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		p := recover()
+		stack = debug.Stack()
+		output, err = nil, panicked{printed(p)}
+	}()
+	output, err = h.call(ctx, t)
+	returned = true
+	return output, err, nil
+}
+
+// printed is a panic's value in words, even if printing it panics.
+func printed(p any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T", p)
+		}
+	}()
+	return fmt.Sprint(p)
+}
+
+// result says in the protocol's words what became of an attempt.
+func (w *Worker) result(ctx context.Context, output []byte, err error, stack []byte, undo bool) *workerv1.Result {
+	r := &workerv1.Result{Worker: w.cfg.Name}
+	if err == nil {
+		r.Outcome, r.Output = workerv1.Outcome_OUTCOME_SUCCEEDED, output
+		return r
+	}
+	r.Outcome, r.Code = workerv1.Outcome_OUTCOME_FAILED, codeError
+	var bad outputError
+	var unread inputError
+	switch {
+	case stack != nil:
+		r.Code, r.Message, r.Detail = codePanic, err.Error(), string(stack)
+	case errors.As(err, &bad):
+		// Done, but without a usable output: the engine must know both.
+		r.Outcome, r.Code, r.Message = workerv1.Outcome_OUTCOME_SUCCEEDED, wire.CodeNotStorable, err.Error()
+	case errors.As(err, &unread):
+		r.Code, r.Message = codeInput, err.Error()
+	default:
+		w.interpret(ctx, r, err, undo)
+	}
+	r.Code = wire.CleanText(r.Code, wire.ResultCodeBytesMax)
+	r.Message = wire.CleanText(r.Message, wire.ResultMessageBytesMax)
+	r.Detail = wire.CleanText(r.Detail, wire.ResultDetailBytesMax)
+	return r
+}
+
+// interpret reads a handler's error.
+func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, undo bool) {
+	defer func() { // an error may panic when it is asked what it is
+		if p := recover(); p != nil {
+			r.Outcome, r.Code, r.Message, r.Detail = workerv1.Outcome_OUTCOME_FAILED, codePanic, "panic in the handler's error: "+printed(p), string(debug.Stack())
+			r.RetryAfterUs, r.GiveUp = 0, false
+		}
+	}()
+	m := saga.MeaningOf(err, undo)
+	r.Message = m.Message
+	switch m.Kind {
+	case saga.Rejected:
+		r.Outcome, r.Code = workerv1.Outcome_OUTCOME_REJECTED, codeRejected
+	case saga.NothingUndone:
+		r.Outcome, r.Code, r.Message = workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO, "", ""
+		return
+	case saga.Unable:
+		r.Outcome, r.Code = workerv1.Outcome_OUTCOME_CANT_UNDO, codeCantUndo
+	default:
+		r.RetryAfterUs, r.GiveUp = m.RetryAfter.Microseconds(), m.GiveUp
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+			r.Code = codeTimeout
+		}
+	}
+	if m.Code != "" {
+		r.Code = m.Code
+	}
+	r.Detail = causes(err)
+}
+
+// causes lists an error's chain with its types, one a line, if there is one.
+func causes(err error) string {
+	var b strings.Builder
+	const linesMax = 16
+	lines := 0
+	var walk func(err error, depth int)
+	walk = func(err error, depth int) {
+		if err == nil || lines >= linesMax || depth > linesMax {
+			return
+		}
+		lines++
+		fmt.Fprintf(&b, "%s%T: %s\n", strings.Repeat("  ", depth), err, err)
+		switch u := err.(type) {
+		case interface{ Unwrap() error }:
+			walk(u.Unwrap(), depth+1)
+		case interface{ Unwrap() []error }:
+			for _, e := range u.Unwrap() {
+				walk(e, depth+1)
+			}
+		}
+	}
+	walk(err, 0)
+	if lines < 2 {
+		return ""
+	}
+	return b.String()
+}
+
+func (w *Worker) count(r *workerv1.Result) {
+	c := &w.counters
+	switch r.Outcome {
+	case workerv1.Outcome_OUTCOME_SUCCEEDED, workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO:
+		c.succeeded.Add(1)
+		if r.Code == wire.CodeNotStorable {
+			c.unstorable.Add(1)
+		}
+	case workerv1.Outcome_OUTCOME_REJECTED, workerv1.Outcome_OUTCOME_CANT_UNDO:
+		c.rejected.Add(1)
+	default:
+		c.failed.Add(1)
+		if r.Code == codePanic {
+			c.panicked.Add(1)
+		}
+	}
+}
+
+// span begins the span of an attempt, under the saga's trace.
+func (w *Worker) span(ctx context.Context, t *workerv1.Task) (context.Context, trace.Span) {
+	if t.Traceparent != "" {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": t.Traceparent})
+	}
+	name := t.Activity
+	if t.Direction == workerv1.Direction_DIRECTION_UNDO {
+		name = "undo " + name
+	}
+	ctx, span := w.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindConsumer))
+	if span.IsRecording() {
+		span.SetAttributes(
+			attribute.String("sagad.namespace", t.Namespace), attribute.String("sagad.saga_id", t.SagaId), attribute.String("sagad.step", t.Step),
+			attribute.String("sagad.idempotency_key", t.IdempotencyKey), attribute.Int("sagad.attempt", int(t.Attempt)), attribute.String("sagad.worker", w.cfg.Name))
+	}
+	return ctx, span
+}
