@@ -533,14 +533,14 @@ func (d *decider) late(i int, e Result, digest []byte) {
 	if e.Outcome == historyv1.Outcome_OUTCOME_SUCCEEDED && e.Call.Dir == do && e.Error == nil && checkOutput(e.Output, d.m.steps[i].outSchema) == nil {
 		f.Output = orNull(e.Output)
 	}
-	clean, knew := st.Do.nothingDone(), st.Do.happened
+	knew := st.Do.happened
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_LateResult{LateResult: f}})
 	if !effect(st, e) || d.m.steps[i].kind == sagadv1.Kind_KIND_READ_ONLY {
 		return
 	}
 	// A person who said that nothing of it stands may have looked before it came to stand.
 	unseen := st.Undo.ByHand && !knew
-	unsettled := clean || st.Undo.Phase == Idle || st.Undo.Phase == Succeeded && (st.Undo.Empty || unseen)
+	unsettled := st.Undo.Phase == Idle || st.Undo.Phase == Succeeded && (st.Undo.Empty || unseen)
 	switch {
 	case d.s.Status.Terminal() || d.m.steps[i].kind != sagadv1.Kind_KIND_COMPENSATABLE || unseen:
 		if unsettled {

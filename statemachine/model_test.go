@@ -20,6 +20,7 @@ type model struct {
 
 	n                  int64
 	startNo            int32
+	startNos           map[string]int32
 	started            bool
 	backward           bool
 	cause              *historyv1.Cause
@@ -38,6 +39,8 @@ type modelStep struct {
 	happened bool   // some result said that it succeeded
 	// hidden: the compensation found nothing, and then it came to light that the action succeeded.
 	hidden bool
+	// undoneBy: a person said that it is undone. unseen: only then did it come to light that it had happened.
+	undoneBy, unseen bool
 }
 
 type modelSent struct{ answers []historyv1.Outcome }
@@ -58,7 +61,7 @@ type modelItem struct {
 }
 
 func newModel(def *sagadv1.Definition) *model {
-	m := &model{steps: map[string]*modelStep{}, before: ordered(def), limit: int(def.GetMaxParallelCompensations())}
+	m := &model{steps: map[string]*modelStep{}, startNos: map[string]int32{}, before: ordered(def), limit: int(def.GetMaxParallelCompensations())}
 	if m.limit == 0 {
 		m.limit = 16
 	}
@@ -173,7 +176,18 @@ func (m *model) read(t *historyv1.Transition, now int64) error {
 	if t.GetAtUs() != now {
 		return fmt.Errorf("the transition is of %d, not of %d", t.GetAtUs(), now)
 	}
+	last := int32(0)
 	for i, f := range t.GetFacts() {
+		// Compensations that start together start by reverse start number.
+		if a := f.GetAttemptScheduled(); a.GetCall().GetDirection() == undo && a.GetGeneration() == 1 && a.GetAttempt() == 1 {
+			n := m.startNos[a.GetCall().GetStep()]
+			if last != 0 && n > last {
+				return fmt.Errorf("fact %d, %s comes after a step that started before it", i+1, Sentence(f))
+			}
+			last = n
+		} else {
+			last = 0
+		}
 		if err := m.fact(f, now, t); err != nil {
 			return fmt.Errorf("fact %d, %s %w", i+1, Sentence(f), err)
 		}
@@ -270,6 +284,7 @@ func (m *model) fact(fact *historyv1.Fact, now int64, t *historyv1.Transition) e
 			}
 			// Of results that come late only a success changes anything.
 			if e.GetOutcome() == historyv1.Outcome_OUTCOME_SUCCEEDED {
+				s.unseen = s.unseen || !s.happened && s.undo.phase == "ok" && s.undoneBy
 				s.happened = true
 				if c.phase != "ok" && s.undo.phase == "ok" && s.undo.empty {
 					s.hidden = true
@@ -348,7 +363,7 @@ func (m *model) fact(fact *historyv1.Fact, now int64, t *historyv1.Transition) e
 		}
 		switch {
 		case e.GetCall().GetDirection() == undo:
-			c.phase, c.empty, s.hidden = "ok", false, false
+			c.phase, c.empty, s.hidden, s.undoneBy = "ok", false, false, true
 		case e.GetSettlement() == historyv1.Settlement_SETTLEMENT_DONE:
 			c.phase, s.by, s.happened = "ok", "done", true
 		default:
@@ -441,6 +456,7 @@ func (m *model) scheduled(e *historyv1.AttemptScheduled, now int64, t *historyv1
 			return fmt.Errorf("start number %d after %d", n, m.startNo)
 		}
 		m.startNo = n
+		m.startNos[s.def.GetName()] = n
 		for _, name := range m.order {
 			if o := m.steps[name]; m.before[[2]string{name, s.def.GetName()}] && o.do.phase != "" && o.do.phase != "ok" {
 				return fmt.Errorf("%s comes before it and is %q", name, o.do.phase)
@@ -538,7 +554,7 @@ func (m *model) ended(e *historyv1.AttemptEnded, now int64) error {
 }
 
 // check compares the state with what the model knows.
-func (m *model) check(s *State) error {
+func (m *model) check(machine *Machine, s *State) error {
 	if s.N != m.n {
 		return fmt.Errorf("transition %d, want %d", s.N, m.n)
 	}
@@ -583,10 +599,19 @@ func (m *model) check(s *State) error {
 			return fmt.Errorf("the saga has ended, and wakes at %d", t)
 		}
 	}
-	if s.Status == Compensated {
-		for _, name := range m.order {
-			st := m.steps[name]
-			stands := st.hidden || st.effect() && st.undo.phase != "ok"
+	listed := map[string]bool{}
+	for _, e := range machine.Effects(s) {
+		listed[e.GetStep()] = true
+	}
+	for _, name := range m.order {
+		if st := m.steps[name]; listed[name] != (st.effect() && (len(st.sent) > 0 || st.by == "done")) {
+			return fmt.Errorf("the effect of %s is listed: %v", name, listed[name])
+		}
+	}
+	for _, name := range m.order {
+		st := m.steps[name]
+		if s.Status == Compensated || st.unseen {
+			stands := st.unseen || st.hidden || st.effect() && st.undo.phase != "ok"
 			told := slices.ContainsFunc(m.items, func(it modelItem) bool {
 				return it.kind == historyv1.ItemKind_ITEM_KIND_LATE_EFFECT && it.call == Call{Step: name, Dir: do}
 			})

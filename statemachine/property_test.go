@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -15,12 +16,17 @@ import (
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 )
 
+// checksGiven says that the command line says how often to check. Asked before check sets the flag itself.
+var checksGiven = sync.OnceValue(func() bool {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	return given
+})
+
 // check runs a property n times, or as often as -rapid.checks says.
 func check(t *testing.T, n int, property func(*rapid.T)) {
 	t.Helper()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
+	if !checksGiven() {
 		if err := flag.Set("rapid.checks", fmt.Sprint(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +127,7 @@ func (r *run) apply(e Event) (Decision, error) {
 	if err := r.model.read(stored, r.now); err != nil {
 		r.t.Fatalf("%T: %v", e, err)
 	}
-	if err := r.model.check(r.s); err != nil {
+	if err := r.model.check(r.m, r.s); err != nil {
 		r.t.Fatalf("%T: %v", e, err)
 	}
 	if before != nil && before.Status.Terminal() && before.Status != r.s.Status {

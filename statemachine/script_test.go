@@ -3,6 +3,7 @@ package statemachine
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,13 +23,16 @@ import (
 // with -rewrite to write the output anew, and read the difference.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		r := &script{t: t}
+		r := &script{t: t, name: filepath.Base(path)}
 		datadriven.RunTest(t, path, r.run)
+		r.keep()
 	})
 }
 
 type script struct {
 	t       *testing.T
+	name    string
+	sagas   int
 	m       *Machine
 	s       *State
 	now     Micros
@@ -73,7 +77,8 @@ func (r *script) run(t *testing.T, d *datadriven.TestData) string {
 			}
 			return b.String()
 		}
-		*r = script{t: t, m: m, now: 1_000_000_000}
+		r.keep()
+		*r = script{t: t, name: r.name, sagas: r.sagas + 1, m: m, now: 1_000_000_000}
 		return "ok\n"
 	case "start":
 		return r.apply(Start{Namespace: "default", SagaID: "s-1", Version: 1, Input: []byte(orText(d.Input, "{}"))})
@@ -147,6 +152,13 @@ func (r *script) run(t *testing.T, d *datadriven.TestData) string {
 	default:
 		t.Fatalf("unknown command %q", d.Cmd)
 		return ""
+	}
+}
+
+// keep stores the saga's history as a golden one, if asked to.
+func (r *script) keep() {
+	if len(r.history) > 0 {
+		keepHistory(r.t, fmt.Sprintf("%s-%d", r.name, r.sagas), "The saga of that number in the script of that name.", r.m, r.history)
 	}
 }
 
@@ -383,7 +395,7 @@ func sortedKeys(m map[string]bool) []string {
 	return out
 }
 
-func sourceOf(t *testing.T, path string) string {
+func sourceOf(t testing.TB, path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

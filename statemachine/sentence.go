@@ -140,7 +140,7 @@ func KindWords(k historyv1.ItemKind) string {
 	case historyv1.ItemKind_ITEM_KIND_DEADLINE_AFTER_PIVOT:
 		return "the deadline passed after the pivot"
 	case historyv1.ItemKind_ITEM_KIND_LATE_EFFECT:
-		return "an effect came to light after the end"
+		return "an effect came to light that had been taken for settled"
 	case historyv1.ItemKind_ITEM_KIND_CONFLICTING_RESULTS:
 		return "two different results for one attempt"
 	case historyv1.ItemKind_ITEM_KIND_EXPRESSION:

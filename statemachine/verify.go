@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -74,6 +75,12 @@ func (v *verifier) problem(step, field, rule, message, mend string) {
 // add notes a problem, unless there are enough of them.
 func (v *verifier) add(p *sagadv1.Problem) {
 	p.Definition, p.Step, p.Field = clip(v.def.GetName()), clip(p.Step), clip(p.Field)
+	p.Message = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' ' // it quotes the expression
+		}
+		return r
+	}, p.Message)
 	switch n := len(v.problems); {
 	case n < problemsMax:
 		v.problems = append(v.problems, p)

@@ -80,7 +80,7 @@ func printProblems(problems []*sagadv1.Problem) string {
 }
 
 // checkProblems checks what holds of every answer: it is complete, it can be sent, and it is of bounded size.
-func checkProblems(t *testing.T, def *sagadv1.Definition, problems []*sagadv1.Problem) {
+func checkProblems(t testing.TB, def *sagadv1.Definition, problems []*sagadv1.Problem) {
 	t.Helper()
 	if len(problems) > problemsMax+1 {
 		t.Errorf("%d problems; the limit is %d", len(problems), problemsMax+1)
