@@ -21,6 +21,7 @@ var busMetrics = []busMetric{
 	busCounter("messages_acked_total", "Messages that the stream took.", func(s natsbus.Stats) int64 { return s.Acked }),
 	busCounter("messages_duplicate_total", "Messages that the stream had before.", func(s natsbus.Stats) int64 { return s.Duplicates }),
 	busCounter("messages_retried_total", "Sendings after the first.", func(s natsbus.Stats) int64 { return s.Retried }),
+	busCounter("tasks_kept_total", "Tasks that were to be sent again while the stream still had them, so that they weren't.", func(s natsbus.Stats) int64 { return s.Kept }),
 	busCounter("tasks_dropped_full_total", "Tasks dropped because too many wait; they are sent again later.", func(s natsbus.Stats) int64 { return s.DroppedFull }),
 	busCounter("tasks_dropped_late_total", "Tasks dropped because their deadline passed.", func(s natsbus.Stats) int64 { return s.DroppedLate }),
 	busCounter("tasks_dropped_bad_total", "Tasks that can't be sent at all.", func(s natsbus.Stats) int64 { return s.DroppedBad }),

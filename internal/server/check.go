@@ -33,6 +33,10 @@ func (s checkedStream) Receive(msg any) error {
 	if err := s.ServerStream.Receive(msg); err != nil {
 		// A request that can't be read is the caller's fault, never ours.
 		var cerr *connect.Error
+		if errors.As(err, &cerr) && cerr.Code() == connect.CodeResourceExhausted {
+			return fail(connect.CodeInvalidArgument, codePayloadTooLarge,
+				"the request can't be read: %s; a payload may have %d bytes: put large data elsewhere and pass a reference", cerr.Message(), payloadBytesMax)
+		}
 		if errors.As(err, &cerr) && (cerr.Code() == connect.CodeInternal || cerr.Code() == connect.CodeUnknown) && !errors.Is(err, io.EOF) {
 			return fail(connect.CodeInvalidArgument, codeInvalidRequest, "the request can't be read: %s", cerr.Message())
 		}
