@@ -14,6 +14,8 @@ const (
 	Stream = "SAGAD_TASKS"
 	// TaskSubjects are the stream's subjects.
 	TaskSubjects = "sagad.task.>"
+	// PlaceholderSubject is of a message that stays in the stream and is nobody's task: no namespace begins like this.
+	PlaceholderSubject = "sagad.task._placeholder"
 	// AnnounceSubjects are what engines listen on for workers that announce themselves.
 	AnnounceSubjects = "sagad.announce.>"
 	// AnnounceQueue is the queue group of the engines: one of them answers.
