@@ -9,6 +9,8 @@ const (
 	batchBytesMax       = 4 << 20
 	// A larger batch's memory isn't kept.
 	batchArenaMax = 1 << 20
+	// Larger memory for digests isn't kept.
+	scratchBytesMax = 64 << 10
 	// One commit of many shards' batches.
 	commitTransitionsMax = 4096
 	commitBytesMax       = 16 << 20
@@ -41,7 +43,7 @@ const (
 	labelBytesMax      = 63
 	reasonBytesMax     = 4096
 	requestIDBytesMax  = 128
-	actorBytesMax      = 255
+	actorBytesMax      = 128
 
 	// What a worker says, cut to this.
 	errorCodeBytesMax    = 64

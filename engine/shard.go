@@ -434,7 +434,7 @@ func (l *loop) recover() bool {
 		after = page[len(page)-1].Saga.Run
 	}
 	if count > 0 {
-		l.e.log.Info("unfinished sagas were loaded", "shard", l.grant.Shard, "epoch", l.grant.Epoch, "sagas", count)
+		l.e.log.Debug("unfinished sagas were loaded", "shard", l.grant.Shard, "epoch", l.grant.Epoch, "sagas", count)
 	}
 	return true
 }

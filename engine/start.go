@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -54,7 +55,7 @@ func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, err
 		return StartReply{}, &InvalidError{Field: "input", Message: fmt.Sprintf(
 			"has %d bytes; the limit is %d: put large data elsewhere and pass a reference", len(input), wire.PayloadBytesMax)}
 	}
-	canonical, err := expr.CanonicalJSON(input)
+	digest, err := r.digestOf(input)
 	if err != nil {
 		return StartReply{}, &InvalidError{Field: "input", Message: err.Error()}
 	}
@@ -67,7 +68,6 @@ func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, err
 		return StartReply{}, err
 	}
 	traceparent := e.traces.start(ctx, r.Definition, r.Namespace, r.ID)
-	digest := r.digest(canonical)
 	a, err := e.ask(ctx, &event{
 		// A saga that is there already is told whatever the latest version says to the input.
 		key: key, machine: machine, invalid: machine.CheckInput(input), run: newRun(e.clock.now()),
@@ -82,10 +82,34 @@ func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, err
 	return StartReply{Run: a.run, Version: a.state.Version, Created: a.created}, nil
 }
 
+// scratch is memory for digests.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+func keepScratch(buf *[]byte, used []byte) {
+	if cap(used) <= scratchBytesMax {
+		*buf = used[:0]
+	}
+	scratch.Put(buf)
+}
+
+// digestOf is the digest for an input in any form. It fails if that isn't JSON which can be stored.
+func (r *StartRequest) digestOf(input []byte) ([sha256.Size]byte, error) {
+	buf := scratch.Get().(*[]byte)
+	canonical, err := expr.AppendCanonicalJSON((*buf)[:0], input)
+	if err != nil {
+		scratch.Put(buf)
+		return [sha256.Size]byte{}, err
+	}
+	digest := r.digest(canonical)
+	keepScratch(buf, canonical)
+	return digest, nil
+}
+
 // digest is of what was asked for, so that a repeat is told from another saga: definition, version as it was asked for,
 // input in canonical form, labels.
 func (r *StartRequest) digest(canonical []byte) [sha256.Size]byte {
-	b := make([]byte, 0, 128+len(canonical))
+	buf := scratch.Get().(*[]byte)
+	b := (*buf)[:0]
 	part := func(s string) {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
@@ -100,7 +124,9 @@ func (r *StartRequest) digest(canonical []byte) [sha256.Size]byte {
 			part(r.Labels[k])
 		}
 	}
-	return sha256.Sum256(b)
+	sum := sha256.Sum256(b)
+	keepScratch(buf, b)
+	return sum
 }
 
 func (r *StartRequest) check() error {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"crypto/sha256"
+	"sync"
 
 	"github.com/sagad/sagad/internal/wire"
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
@@ -26,16 +27,27 @@ func (e *Engine) task(g *saga, c statemachine.Call, dispatch int32) (*workerv1.T
 		generation := max(g.state.Call(statemachine.Call{Step: c.Step, Item: c.Item, Dir: historyv1.Direction_DIRECTION_DO}).Generation, 1)
 		t.ActionKey = wire.IdempotencyKey(run, c.Step, c.Item, workerv1.Direction_DIRECTION_DO, generation)
 	}
+	x := tokens.Get().(*token)
 	digest := sha256.Sum256(t.Input)
-	t.Token, err = e.keys.Sign(&workerv1.TaskToken{
-		Namespace: t.Namespace, Shard: int32(store.ShardOf(t.Namespace, t.SagaId, len(e.shards))), Run: g.run[:], SagaId: t.SagaId,
-		Step: c.Step, Item: c.Item, Direction: t.Direction, Generation: t.Generation, Attempt: t.Attempt, Activity: t.Activity,
-		ExpiresUs: t.DeadlineUs + wire.TokenGrace.Microseconds(), InputDigest: digest[:8],
-	})
+	copy(x.digest[:], digest[:])
+	x.Namespace, x.Shard, x.Run, x.SagaId = t.Namespace, int32(store.ShardOf(t.Namespace, t.SagaId, len(e.shards))), g.run[:], t.SagaId
+	x.Step, x.Item, x.Direction, x.Generation, x.Attempt, x.Activity = c.Step, c.Item, t.Direction, t.Generation, t.Attempt, t.Activity
+	x.ExpiresUs, x.InputDigest = t.DeadlineUs+wire.TokenGrace.Microseconds(), x.digest[:]
+	t.Token, err = e.keys.Sign(&x.TaskToken)
+	x.Reset()
+	tokens.Put(x)
 	if err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// tokens are needed only until they are signed.
+var tokens = sync.Pool{New: func() any { return new(token) }}
+
+type token struct {
+	workerv1.TaskToken
+	digest [8]byte
 }
 
 func (e *Engine) noWorker(g *saga, c statemachine.Call) bool {

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -89,6 +90,9 @@ func (d *decider) decision(before *State, trigger historyv1.Trigger, requestID s
 }
 
 func (d *decider) emit(f *historyv1.Fact) {
+	if d.facts == nil {
+		d.facts = make([]*historyv1.Fact, 0, 2)
+	}
 	d.facts = append(d.facts, f)
 	if err := d.m.evolve(d.s, f, d.now); err != nil {
 		panic(fmt.Sprintf("decide wrote a fact that doesn't fold: %v", err)) // a bug here; the engine quarantines the saga
@@ -174,10 +178,7 @@ func (d *decider) sequence(nodes []node) bool {
 				return false
 			}
 		case returnNode:
-			output, err := n.output.eval(d.vars(n.output.refs()))
-			if err == nil {
-				err = checkPayload(output, d.m.output)
-			}
+			output, err := d.build(&n.output, d.m.output)
 			if err != nil {
 				d.expressionFailed(Call{Step: returnStep, Dir: do}, err)
 				return false
@@ -195,26 +196,53 @@ func (d *decider) complete(output []byte) {
 	}, "the saga completed")
 }
 
-// vars are the documents that the expressions refer to.
+// vars are the documents that a condition refers to.
 func (d *decider) vars(refs []string) expr.Vars {
 	vars := make(expr.Vars, len(refs))
 	for _, name := range refs {
-		if name == "input" {
-			vars[name] = json.RawMessage(orNull(d.s.Input))
-		} else if i, ok := d.m.byName[name]; ok {
-			vars[name] = json.RawMessage(orNull(d.s.Steps[i].Do.Output))
+		if doc, _ := d.document(name); doc != nil {
+			vars[name] = doc
 		}
 	}
 	return vars
 }
 
+// document is what a variable stands for. sure: it was held to its schema when it came in. nil: there is no such variable.
+func (d *decider) document(name string) (doc json.RawMessage, sure bool) {
+	if name == "input" {
+		return orNull(d.s.Input), true
+	}
+	i, ok := d.m.byName[name]
+	if !ok {
+		return nil, false
+	}
+	c := &d.s.Steps[i].Do
+	return orNull(c.Output), c.OutputKnown && c.Phase == Succeeded
+}
+
+// build makes the document that a mapping says and holds it to the schema that the mapping was compiled for.
+func (d *decider) build(m *mapping, schema *expr.Schema) ([]byte, error) {
+	var room [4]json.RawMessage
+	docs, sure := room[:0], m.fits
+	for _, name := range m.refs() {
+		doc, held := d.document(name)
+		docs = append(docs, doc)
+		sure = sure && held
+	}
+	doc, err := m.eval(docs)
+	if err != nil {
+		return nil, err
+	}
+	if sure && len(doc) <= payloadBytesMax {
+		return doc, nil // the types leave nothing to be found
+	}
+	return doc, checkPayload(doc, schema)
+}
+
 // begin starts a step's action.
 func (d *decider) begin(i int) {
 	st := &d.m.steps[i]
-	input, err := st.in.eval(d.vars(st.in.refs()))
-	if err == nil {
-		err = checkPayload(input, st.inSchema)
-	}
+	input, err := d.build(&st.in, st.inSchema)
 	if err != nil {
 		d.expressionFailed(Call{Step: st.name, Dir: do}, err)
 		return
@@ -229,12 +257,29 @@ func checkPayload(doc []byte, schema *expr.Schema) error {
 	return schema.Validate(doc)
 }
 
+// scheduled and ended are the facts that each saga has most of, in one piece of memory.
+type (
+	scheduled struct {
+		fact historyv1.Fact
+		kind historyv1.Fact_AttemptScheduled
+		body historyv1.AttemptScheduled
+		call historyv1.Call
+	}
+	ended struct {
+		fact historyv1.Fact
+		kind historyv1.Fact_AttemptEnded
+		body historyv1.AttemptEnded
+		call historyv1.Call
+	}
+)
+
 // attempt makes the next attempt of a call in the given generation.
 func (d *decider) attempt(i int, dir historyv1.Direction, generation int32, input []byte) {
 	st, c := &d.m.steps[i], d.s.Steps[i].call(dir)
-	f := &historyv1.AttemptScheduled{
-		Call: &historyv1.Call{Step: st.name, Direction: dir}, Generation: generation, Attempt: 1, DeadlineUs: d.now + st.timeout,
-	}
+	x := new(scheduled)
+	f := &x.body
+	f.Call, f.Generation, f.Attempt, f.DeadlineUs = &x.call, generation, 1, d.now+st.timeout
+	x.call.Step, x.call.Direction = st.name, dir
 	if dir == undo {
 		f.DeadlineUs = d.now + st.undoTimeout
 	}
@@ -246,7 +291,8 @@ func (d *decider) attempt(i int, dir historyv1.Direction, generation int32, inpu
 	if dir == do && d.s.Steps[i].StartNo == 0 {
 		f.StartNo = d.s.startNo + 1
 	}
-	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_AttemptScheduled{AttemptScheduled: f}})
+	x.kind.AttemptScheduled, x.fact.Kind = f, &x.kind
+	d.emit(&x.fact)
 	d.dispatch = append(d.dispatch, Call{Step: st.name, Dir: dir})
 }
 
@@ -349,10 +395,11 @@ func conclusive(o historyv1.Outcome) bool {
 // conclude ends an attempt.
 func (d *decider) conclude(i int, e Result, digest []byte) {
 	st, c := &d.m.steps[i], d.s.Steps[i].call(e.Call.Dir)
-	f := &historyv1.AttemptEnded{
-		Call: e.Call.proto(), Generation: e.Generation, Attempt: e.Attempt, Outcome: e.Outcome, Error: e.Error,
-		GiveUp: e.GiveUp, Worker: e.Worker, Digest: digest,
-	}
+	x := new(ended)
+	f := &x.body
+	f.Call, f.Generation, f.Attempt, f.Outcome, f.Error = &x.call, e.Generation, e.Attempt, e.Outcome, e.Error
+	f.GiveUp, f.Worker, f.Digest = e.GiveUp, e.Worker, digest
+	x.call.Step, x.call.Item, x.call.Direction = e.Call.Step, e.Call.Item, e.Call.Dir
 	if e.Outcome == historyv1.Outcome_OUTCOME_SUCCEEDED && e.Call.Dir == do {
 		if e.Error == nil {
 			f.Error = checkOutput(e.Output, st.outSchema)
@@ -361,12 +408,13 @@ func (d *decider) conclude(i int, e Result, digest []byte) {
 			f.Output = orNull(e.Output)
 		}
 	}
-	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_AttemptEnded{AttemptEnded: f}})
+	x.kind.AttemptEnded, x.fact.Kind = f, &x.kind
+	d.emit(&x.fact)
 	switch {
 	case e.Call.Dir == undo:
 		d.undoEnded(i, e)
 	case c.Phase == Succeeded:
-		d.passed(e.Call, fmt.Sprintf("passed on attempt %d", e.Attempt))
+		d.passedOn(e.Call, e.Attempt)
 		d.progress()
 	case c.Phase == Rejected:
 		d.stepFailed(i, historyv1.CauseKind_CAUSE_KIND_REJECTED, e.Attempt, f.Error)
@@ -386,7 +434,7 @@ func (d *decider) undoEnded(i int, e Result) {
 			d.attempt(i, undo, c.Generation+1, nil)
 			return
 		}
-		d.passed(e.Call, fmt.Sprintf("passed on attempt %d", e.Attempt))
+		d.passedOn(e.Call, e.Attempt)
 		d.progress()
 	case Rejected:
 		d.hold(e.Call, historyv1.ItemKind_ITEM_KIND_COMPENSATION_REFUSED, e.Error)
@@ -615,7 +663,9 @@ func (d *decider) timeout(i int, call Call, e Tick) {
 	attempt := c.Attempt
 	err := &historyv1.Error{Code: CodeTimeout, Message: fmt.Sprintf("no answer within %v: whether anything was done is unknown", d.timeoutOf(i, call.Dir))}
 	if e.NoWorker != nil && e.NoWorker(call) {
-		err = &historyv1.Error{Code: CodeNoWorker, Message: fmt.Sprintf("no worker for %s %s: start one, or look why it doesn't connect", directionWord(call.Dir), d.m.steps[i].activity)}
+		err = &historyv1.Error{Code: CodeNoWorker, Message: fmt.Sprintf(
+			"no worker for %s (%s) in namespace %s: start one, or see whether the one that runs serves this activity, in this namespace, and reaches the same NATS",
+			d.m.steps[i].activity, sideWord(call.Dir), d.s.Namespace)}
 	}
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_AttemptEnded{AttemptEnded: &historyv1.AttemptEnded{
 		Call: call.proto(), Generation: c.Generation, Attempt: attempt, Outcome: historyv1.Outcome_OUTCOME_UNKNOWN, Error: err,
@@ -630,11 +680,19 @@ func (d *decider) timeoutOf(i int, dir historyv1.Direction) time.Duration {
 	return time.Duration(d.m.steps[i].timeout) * time.Microsecond
 }
 
-func directionWord(dir historyv1.Direction) string {
+func sideWord(dir historyv1.Direction) string {
 	if dir == undo {
-		return "undo"
+		return "compensation"
 	}
-	return "do"
+	return "action"
+}
+
+// activityWords names what is called.
+func activityWords(dir historyv1.Direction, activity string) string {
+	if dir == undo {
+		return "the compensation of " + activity
+	}
+	return activity
 }
 
 // cancel unwinds the saga wherever it waits, unless the pivot has been sent.
@@ -665,10 +723,10 @@ func checkOutput(output []byte, schema *expr.Schema) *historyv1.Error {
 		return &historyv1.Error{Code: CodeTooLarge, Message: fmt.Sprintf("the output has %d bytes; the limit is %d", len(output), payloadBytesMax)}
 	}
 	output = orNull(output)
-	if err := expr.CheckJSON(output); err != nil {
-		return &historyv1.Error{Code: CodeNotStorable, Message: "output " + err.Error()}
-	}
-	if err := schema.Validate(output); err != nil {
+	if err := schema.Validate(output); err != nil { // which begins with CheckJSON
+		if err := expr.CheckJSON(output); err != nil {
+			return &historyv1.Error{Code: CodeNotStorable, Message: "output " + err.Error()}
+		}
 		return &historyv1.Error{Code: CodeResultInvalid, Message: "output " + limitText(err.Error(), 1024)}
 	}
 	return nil
@@ -676,22 +734,23 @@ func checkOutput(output []byte, schema *expr.Schema) *historyv1.Error {
 
 // resultDigest tells a repeat of a result from another one.
 func resultDigest(e *Result) []byte {
-	h := sha256.New()
-	var n [8]byte
-	part := func(b []byte) {
-		binary.BigEndian.PutUint64(n[:], uint64(len(b)))
-		h.Write(n[:])
-		h.Write(b)
-	}
-	part([]byte{byte(e.Outcome)})
+	var room [512]byte
+	b := room[:0]
+	part := func(n int) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
+	part(1)
+	b = append(b, byte(e.Outcome))
 	if e.Call.Dir == do {
-		part(e.Output) // a compensation's output means nothing
+		part(len(e.Output)) // a compensation's output means nothing
+		b = append(b, e.Output...)
 	}
 	if e.Error != nil {
-		part([]byte(e.Error.GetCode()))
-		part([]byte(e.Error.GetMessage()))
+		part(len(e.Error.GetCode()))
+		b = append(b, e.Error.GetCode()...)
+		part(len(e.Error.GetMessage()))
+		b = append(b, e.Error.GetMessage()...)
 	}
-	return h.Sum(nil)[:8]
+	sum := sha256.Sum256(b)
+	return bytes.Clone(sum[:8])
 }
 
 func limitText(s string, n int) string {

@@ -105,6 +105,26 @@ func TestRepairedExpression(t *testing.T) {
 	}
 }
 
+// TestRefusedActs: what a person must add has another code than what doesn't fit.
+func TestRefusedActs(t *testing.T) {
+	m := machineOf(t, "pivot t1\nif c t1.ok\nretriable t2\nend")
+	s := mustDecide(t, m, nil, Start{Input: []byte("{}")}, 1).State
+	s = mustDecide(t, m, s, succeed(s, Call{Step: "t1", Dir: do}), 2).State
+	complete := Act{Item: 1, Action: historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE, Actor: "bob", Reason: "r", Evidence: "e", Output: []byte("true")}
+	for want, change := range map[string]func(*Act){
+		RefusedOutput:  func(a *Act) { a.Output = []byte("7") },
+		RefusedInvalid: func(a *Act) { a.Evidence = "" },
+	} {
+		act := complete
+		change(&act)
+		var refusal *Refusal
+		if _, err := m.Decide(s, act, 3, 1); !errors.As(err, &refusal) || refusal.Code != want {
+			t.Errorf("%v, want code %s", err, want)
+		}
+	}
+	mustDecide(t, m, s, complete, 3)
+}
+
 // TestNoSaga: events that have no saga to happen to, and one that has already happened.
 func TestNoSaga(t *testing.T) {
 	m := machineOf(t, "comp t1")
@@ -137,17 +157,17 @@ func TestInput(t *testing.T) {
 	secret := strings.Repeat("s", 300)
 	for input, code := range map[string]string{
 		`{"a":1}`:              "",
-		``:                     RefusedInvalid,
-		`{`:                    RefusedInvalid,
-		`{"b":1}`:              RefusedInvalid,
-		`"a"`:                  RefusedInvalid,
-		"{\"a\xff\": 1}":       RefusedInvalid,
-		`{"a":"\u0000"}`:       RefusedInvalid,
-		`{"a":1,"a":2}`:        RefusedInvalid,
-		`["` + secret + `"]`:   RefusedInvalid,
-		`{"` + secret + `":1}`: RefusedInvalid,
+		``:                     RefusedInput,
+		`{`:                    RefusedInput,
+		`{"b":1}`:              RefusedInput,
+		`"a"`:                  RefusedInput,
+		"{\"a\xff\": 1}":       RefusedInput,
+		`{"a":"\u0000"}`:       RefusedInput,
+		`{"a":1,"a":2}`:        RefusedInput,
+		`["` + secret + `"]`:   RefusedInput,
+		`{"` + secret + `":1}`: RefusedInput,
 		strings.Repeat(" ", payloadBytesMax) + `{"a":1}`:      CodeTooLarge,
-		strings.Repeat("[", 1000) + strings.Repeat("]", 1000): RefusedInvalid,
+		strings.Repeat("[", 1000) + strings.Repeat("]", 1000): RefusedInput,
 	} {
 		err := m.CheckInput([]byte(input))
 		var refusal *Refusal

@@ -128,5 +128,7 @@ const (
 	RefusedStale        = "STALE_VERSION"
 	RefusedNotAllowed   = "NOT_ALLOWED"
 	RefusedInvalid      = "INVALID"
+	RefusedInput        = "INVALID_INPUT"
+	RefusedOutput       = "INVALID_OUTPUT"
 	RefusedHistoryLimit = "HISTORY_LIMIT"
 )

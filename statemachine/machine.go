@@ -1,7 +1,7 @@
 package statemachine
 
 import (
-	"encoding/hex"
+	"encoding/json"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -15,6 +15,7 @@ import (
 type Machine struct {
 	def      *sagadv1.Definition
 	hash     [32]byte
+	hashText string
 	input    *expr.Schema
 	output   *expr.Schema
 	deadline int64
@@ -45,20 +46,23 @@ type step struct {
 type mapping struct {
 	object *expr.Object
 	value  *expr.Program
+	// fits: what it builds of documents that fit their schemas needs no validation.
+	fits bool
 }
 
-func (m mapping) eval(vars expr.Vars) ([]byte, error) {
+// eval builds the document. docs are in the order of refs.
+func (m *mapping) eval(docs []json.RawMessage) ([]byte, error) {
 	switch {
 	case m.object != nil:
-		return m.object.Eval(vars)
+		return m.object.EvalDocs(docs)
 	case m.value != nil:
-		return m.value.Eval(vars)
+		return m.value.EvalDocs(docs)
 	default:
 		return []byte("null"), nil
 	}
 }
 
-func (m mapping) refs() []string {
+func (m *mapping) refs() []string {
 	switch {
 	case m.object != nil:
 		return m.object.Refs()
@@ -106,18 +110,15 @@ func Compile(def *sagadv1.Definition) (*Machine, []*sagadv1.Problem) {
 func (m *Machine) Definition() *sagadv1.Definition { return m.def }
 
 // Hash of the definition's canonical form, in hexadecimal.
-func (m *Machine) Hash() string { return hex.EncodeToString(m.hash[:]) }
+func (m *Machine) Hash() string { return m.hashText }
 
 // CheckInput says whether a saga may start with this input: storable JSON that fits the schema.
 func (m *Machine) CheckInput(input []byte) error {
 	if len(input) > payloadBytesMax {
 		return &Refusal{Code: CodeTooLarge, Message: fmt.Sprintf("input has %d bytes; the limit is %d: put large data elsewhere and pass a reference", len(input), payloadBytesMax)}
 	}
-	if err := expr.CheckJSON(input); err != nil {
-		return &Refusal{Code: RefusedInvalid, Message: "input " + err.Error()}
-	}
 	if err := m.input.Validate(input); err != nil {
-		return &Refusal{Code: RefusedInvalid, Message: "input " + err.Error()}
+		return &Refusal{Code: RefusedInput, Message: "input " + err.Error()}
 	}
 	return nil
 }

@@ -58,6 +58,12 @@ func (d *decider) passed(call Call, how string) {
 	d.closeItems(func(it *ItemState) bool { return it.Blocking && it.Call == call }, how)
 }
 
+func (d *decider) passedOn(call Call, attempt int32) {
+	if len(d.s.Items) > 0 {
+		d.passed(call, fmt.Sprintf("passed on attempt %d", attempt))
+	}
+}
+
 func (d *decider) closeItems(match func(*ItemState) bool, how string) {
 	for i := range d.s.Items {
 		if it := &d.s.Items[i]; it.Open() && match(it) {
@@ -99,12 +105,12 @@ func (d *decider) act(e Act) error {
 		} else if call.Step != returnStep {
 			schema = nil
 			if s := string(orNull(output)); s != "true" && s != "false" {
-				return &Refusal{Code: RefusedInvalid, Message: "the output decides the branch: it must be true or false"}
+				return &Refusal{Code: RefusedOutput, Message: "the output decides the branch: it must be true or false"}
 			}
 		}
 		if schema != nil {
 			if err := checkOutput(output, schema); err != nil {
-				return &Refusal{Code: RefusedInvalid, Message: err.GetMessage()}
+				return &Refusal{Code: RefusedOutput, Message: err.GetMessage()}
 			}
 		}
 	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
@@ -251,14 +257,14 @@ func (m *Machine) consequence(s *State, it *ItemState, action historyv1.Operator
 		}
 		c := s.Steps[i].call(it.Call.Dir)
 		if c.Attempt == 0 {
-			return fmt.Sprintf("builds the input of %s again and calls %s", it.Call, m.steps[i].activity)
+			return fmt.Sprintf("builds the input of %s again and calls %s", it.Call.Step, activityWords(it.Call.Dir, m.steps[i].activity))
 		}
 		policy := m.steps[i].retry
 		if it.Call.Dir == undo {
 			policy = m.steps[i].undoRetry
 		}
-		return fmt.Sprintf("calls %s %s again as attempt %d, under the same idempotency key, up to %d times; if it succeeds %s",
-			directionWord(it.Call.Dir), m.steps[i].activity, c.Attempt+1, policy.Attempts, next)
+		return fmt.Sprintf("calls %s again as attempt %d, under the same idempotency key, up to %s; if it succeeds %s",
+			activityWords(it.Call.Dir, m.steps[i].activity), c.Attempt+1, plural(policy.Attempts, "time"), next)
 	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
 		if it.Call.Dir == undo {
 			return fmt.Sprintf("states that %s is undone, without calling anything; %s", it.Call.Step, next)
@@ -272,6 +278,12 @@ func (m *Machine) consequence(s *State, it *ItemState, action historyv1.Operator
 			if e.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
 				n++
 			}
+		}
+		switch n {
+		case 0:
+			return "ends the saga as ABANDONED; no effect is left, and nothing more is called"
+		case 1:
+			return "ends the saga as ABANDONED and leaves 1 effect as it is; nothing more is called"
 		}
 		return fmt.Sprintf("ends the saga as ABANDONED and leaves %d effects as they are; nothing more is called", n)
 	default:
@@ -304,6 +316,13 @@ func (m *Machine) Effects(s *State) []*sagadv1.Effect {
 		out = append(out, e)
 	}
 	return out
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func statusWord(s historyv1.ItemStatus) string {

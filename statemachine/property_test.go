@@ -389,7 +389,7 @@ func (r *run) act() {
 			r.t.Fatalf("%+v was allowed on %+v", e, it)
 		}
 	case err != nil:
-		if refusal := err.(*Refusal); refusal.Code != RefusedInvalid {
+		if refusal := err.(*Refusal); refusal.Code != RefusedInvalid && refusal.Code != RefusedOutput {
 			r.t.Fatalf("%+v is allowed, and is refused: %v", e, err)
 		}
 	default:

@@ -143,17 +143,17 @@ type CallState struct {
 	// ByHand: a person settled it.
 	ByHand bool
 	// Unsendable: its input can't be built, so nothing was sent.
-	Unsendable  bool
+	Unsendable bool
+	// Of an action: some result said that it succeeded, whenever it came. Of a compensation: that was known when its
+	// generation began, so that an answer of nothing to undo takes it into account.
+	happened    bool // stands here to fill a gap, as budgetFrom does: each decision copies all calls
 	LastOutcome historyv1.Outcome
-	LastError   *historyv1.Error
+	// The attempts, and the time, at which its present budget began.
+	budgetFrom int32
+	LastError  *historyv1.Error
 	// StartedAt is when its first attempt was made, EndedAt when it ended.
 	StartedAt, EndedAt Micros
 
-	// Of an action: some result said that it succeeded, whenever it came. Of a compensation: that was known when its
-	// generation began, so that an answer of nothing to undo takes it into account.
-	happened bool
-	// The attempts, and the time, at which its present budget began.
-	budgetFrom   int32
 	budgetFromAt Micros
 	ended        []endedAttempt
 }

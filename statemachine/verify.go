@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -47,6 +48,9 @@ type verifier struct {
 type activity struct {
 	in, out *expr.Schema
 	used    bool
+	// first is the first step that calls it, and undone whether that one is compensatable.
+	first  string
+	undone bool
 }
 
 // scope is what is known at a place of the definition.
@@ -215,7 +219,7 @@ func (v *verifier) definition() {
 	if err != nil {
 		v.problem("", "", "canonical", err.Error(), "send a definition made for this version, with schemas that are JSON")
 	}
-	v.m.hash = hash
+	v.m.hash, v.m.hashText = hash, hex.EncodeToString(hash[:])
 }
 
 // size looks how large the definition is before anything costly is done with it, and learns its names.
@@ -398,6 +402,18 @@ func (v *verifier) step(s *sagadv1.Step, sc *scope) node {
 		inSchema: expr.Any, outSchema: expr.Any, before: slices.Clone(sc.before),
 	}
 	if act := v.activities[s.GetActivity()]; act != nil {
+		// A worker serves an activity with a compensation, or without: the kinds of its steps must agree on that.
+		switch undone := s.GetKind() == sagadv1.Kind_KIND_COMPENSATABLE; {
+		case !act.used:
+			act.first, act.undone = name, undone
+		case act.undone != undone && s.GetKind() != sagadv1.Kind_KIND_UNSPECIFIED:
+			has, hasNot := clip(act.first), clip(name)
+			if undone {
+				has, hasNot = hasNot, has
+			}
+			v.problem(name, "kind", "activity-kind", fmt.Sprintf("activity %q is compensatable in step %s, and not in step %s", clip(s.GetActivity()), has, hasNot),
+				"give the steps one kind, or call an activity of another name")
+		}
 		act.used = true
 		st.inSchema, st.outSchema = act.in, act.out
 	} else {
@@ -531,7 +547,7 @@ func (v *verifier) mapping(step, field string, mp *sagadv1.Mapping, want *expr.S
 			v.expression(step, field, mp.GetValue(), asExprError(err))
 			return mapping{}
 		}
-		return mapping{value: p}
+		return mapping{value: p, fits: p.Fits()}
 	case mp == nil:
 		if err := want.Validate([]byte("null")); err != nil {
 			v.problem(step, field, "mapping", "there is no "+field+", but the schema wants one", "add fields, or one expression for the whole value")
@@ -543,7 +559,7 @@ func (v *verifier) mapping(step, field string, mp *sagadv1.Mapping, want *expr.S
 			return mapping{}
 		}
 		fields := make([]expr.Field, 0, len(mp.GetFields()))
-		for name, source := range mp.GetFields() {
+		for name, source := range mp.GetFields() { // sorted below
 			fields = append(fields, expr.Field{Name: name, Source: source})
 		}
 		sort.Slice(fields, func(i, j int) bool { return fields[i].Name < fields[j].Name })
@@ -558,7 +574,7 @@ func (v *verifier) mapping(step, field string, mp *sagadv1.Mapping, want *expr.S
 		if len(errs) > 0 {
 			return mapping{}
 		}
-		return mapping{object: o}
+		return mapping{object: o, fits: o.Fits()}
 	}
 }
 

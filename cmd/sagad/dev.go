@@ -12,10 +12,10 @@ import (
 )
 
 type devCommand struct {
-	DataDir    string `help:"Where sagas and tasks are kept." default:".sagad" type:"path" env:"SAGAD_DATA_DIR" placeholder:"DIR"`
+	DataDir    string `help:"Where sagas and tasks are kept. Default: ${default}." default:".sagad" type:"path" env:"SAGAD_DATA_DIR" placeholder:"DIR"`
 	Ephemeral  bool   `help:"Keep everything in a temporary folder, and remove it at the end."`
-	Listen     string `help:"Address of the API. Port 0 takes a free one." default:"127.0.0.1:7230" env:"SAGAD_LISTEN" placeholder:"HOST:PORT"`
-	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server, for workers. Port 0 takes a free one." default:"127.0.0.1:4222" env:"SAGAD_NATS_LISTEN" placeholder:"HOST:PORT"`
+	Listen     string `help:"Address of the API. Port 0 takes a free one. Default: ${default}." default:"127.0.0.1:7230" env:"SAGAD_LISTEN" placeholder:"HOST:PORT"`
+	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server, for workers. Port 0 takes a free one. Default: ${default}." default:"127.0.0.1:4222" env:"SAGAD_NATS_LISTEN" placeholder:"HOST:PORT"`
 }
 
 func (c *devCommand) Run(ctx context.Context, g *globals) error {
@@ -45,16 +45,18 @@ func (c *devCommand) Run(ctx context.Context, g *globals) error {
 		if c.Ephemeral {
 			kept = "in a temporary folder that is removed at the end"
 		}
-		fmt.Fprintf(g.stdout, `sagad %s is ready.
+		fmt.Fprintf(g.stdout, `sagad dev (version %s) is ready.
 
   API    %s
   NATS   %s
   data   %s
 
-Try:
-  sagad definition register FILE     (JSON or YAML; see examples/)
+Try, in another terminal:
+  go run ./examples/hello                    (in sagad's own folder)
+  sagad definition register FILE             (JSON or YAML, such as examples/hello/book-trip.yaml)
   sagad saga start DEFINITION ID --input '{...}' --wait
   sagad saga list
+Without sagad on the PATH: go run ./cmd/sagad, or make build, which makes bin/sagad.
 Ctrl-C stops it; the next start goes on where this one stopped.
 `, version(), n.URL(), n.NATSURL(), kept)
 	})

@@ -89,6 +89,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Name("sagad"),
 		kong.Description("sagad runs sagas: steps across services that are all done, or undone."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.Help(help),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.BindTo(ctx, (*context.Context)(nil)),
@@ -99,13 +100,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintln(stderr, "sagad:", err)
 		return exitFailed
 	}
+	if len(args) == 0 {
+		_, _ = parser.Parse([]string{"--help"})
+		return exitUsage
+	}
 	parsed, err := parser.Parse(args)
 	if exited >= 0 {
 		// --help has been printed.
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "sagad: %v\nTry `sagad --help`.\n", err)
+		fmt.Fprintf(stderr, "sagad: %v\nTry `%s --help`.\n", err, commandOf(err))
 		return exitUsage
 	}
 	err = parsed.Run()
@@ -121,4 +126,34 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	fmt.Fprintln(stderr, "sagad:", err)
 	return exitFailed
+}
+
+// commandOf is the command that a usage error is about, as far as it was named.
+func commandOf(err error) string {
+	words := "sagad"
+	var perr *kong.ParseError
+	if errors.As(err, &perr) && perr.Context != nil {
+		for _, p := range perr.Context.Path {
+			if p.Command != nil {
+				words += " " + p.Command.Name
+			}
+		}
+	}
+	return words
+}
+
+// help prints help without the flags of client verbs for commands that don't ask a sagad.
+func help(options kong.HelpOptions, ctx *kong.Context) error {
+	if cmd := ctx.Selected(); cmd != nil {
+		switch cmd.Name {
+		case "dev", "serve", "migrate":
+			for _, f := range ctx.Model.Flags {
+				switch f.Name {
+				case "address", "namespace", "format", "actor":
+					f.Hidden = true
+				}
+			}
+		}
+	}
+	return kong.DefaultHelpPrinter(options, ctx)
 }

@@ -307,7 +307,11 @@ func TestSagaVerbs(t *testing.T) {
 	p.sagad("saga", "start", "echo", "order-5", "--input", "@no-such-file").want(t, exitUsage, "no-such-file")
 
 	p.sagad("saga", "watch", "order-1").want(t, 0, "   1  ", "COMPLETED")
-	p.sagad("saga", "history", "order-1").want(t, 0, "started by")
+	// One zone for the clock and for the sentences, with the date.
+	history := p.sagad("saga", "history", "order-1").want(t, 0, "started by", time.Now().UTC().Format("2006-01-02")+" (UTC)")
+	if !regexp.MustCompile(`(?m)^   1  \d\d:\d\d:\d\d\.\d\d\dZ  echo`).MatchString(history.out) {
+		t.Errorf("the history is\n%s", history.out)
+	}
 	if got := p.sagad("saga", "history", "order-1", "-o", "json").json(t); len(got["entries"].([]any)) == 0 {
 		t.Error("the history is empty")
 	}
@@ -316,7 +320,7 @@ func TestSagaVerbs(t *testing.T) {
 	p.sagad("saga", "start", "sleepy", "sleeper")
 	p.sagad("saga", "wait", "sleeper", "--timeout", "10ms").want(t, exitNotCompleted, "still RUNNING after 10ms")
 	p.sagad("saga", "cancel", "sleeper").want(t, exitUsage, "--reason")
-	p.sagad("saga", "cancel", "sleeper", "--reason", "tired", "--actor", "ann").want(t, 0, "saga sleeper unwinds")
+	p.sagad("saga", "cancel", "sleeper", "--reason", "tired", "--actor", "ann").want(t, 0, "saga sleeper unwinds: what it did will be undone")
 	p.sagad("saga", "cancel", "sleeper", "--reason", "tired").want(t, 0, "unwinding already")
 	p.sagad("saga", "cancel", "order-1", "--reason", "tired").want(t, exitFailed, "too late")
 	p.sagad("saga", "get", "sleeper").want(t, 0, "cause", "cancelled by ann")
@@ -332,7 +336,8 @@ func TestSagaVerbs(t *testing.T) {
 	p.sagad("saga", "list", "--status", "odd").want(t, exitUsage, "compensating")
 	p.sagad("saga", "list", "-n", "other").want(t, 0, "no sagas")
 	p.sagad("saga", "list", "-n", "BAD").want(t, exitFailed, "lower-case")
-	p.sagad("saga", "bogus").want(t, exitUsage, "--help")
+	p.sagad("saga", "bogus").want(t, exitUsage, "Try `sagad saga --help`")
+	p.sagad("saga", "cancel", "x").want(t, exitUsage, "Try `sagad saga cancel --help`")
 }
 
 func TestOpsVerbs(t *testing.T) {
@@ -367,10 +372,16 @@ func TestOpsVerbs(t *testing.T) {
 		}
 	}
 	stuck("order-1")
-	p.sagad("saga", "get", "order-1").want(t, 0, "STUCK", "needs a person", "sagad ops show order-1 1")
+	p.sagad("saga", "get", "order-1").want(t, 0, "STUCK", "needs a person: item 1", "sagad ops show order-1 1")
+	// A wait says once that the saga is stuck, and goes on.
+	if w := p.sagad("saga", "wait", "order-1", "--timeout", "3500ms").want(t, exitNotCompleted, "still STUCK"); strings.Count(w.errOut, "waits for a person, see `sagad ops list --saga order-1`") != 1 {
+		t.Errorf("the wait said\n%s", w.errOut)
+	}
 	p.sagad("ops", "list").want(t, 0, "order-1", "lonely", "held", "NO_WORKER")
 	shown := p.sagad("ops", "show", "order-1", "1").want(t, 0, "what broke", "since", "attempts", "NO_WORKER",
-		"effects in the world", "lonely", "unknown", "/lonely/-/do/1", "what you can do", "retry", "resolve", "complete", "abandon")
+		"effects in the world", "lonely", "unknown", "/lonely/-/do/1", "what you can do", "retry", "resolve", "complete", "abandon",
+		"lonely: a step is given up", "open, the saga waits for it", "for example: sagad ops retry order-1 1 --reason '...'\n", "calls nobody.serves again",
+		"no worker for nobody.serves (action) in namespace default")
 	if strings.Contains(shown.out, "%!") {
 		t.Errorf("a format is wrong:\n%s", shown.out)
 	}
@@ -379,20 +390,23 @@ func TestOpsVerbs(t *testing.T) {
 
 	p.sagad("ops", "complete", "order-1", "1").want(t, exitUsage, "--reason")
 	p.sagad("ops", "complete", "order-1", "1", "--reason", "did it", "--evidence", "ticket 7", "--output", `{"by":"hand"}`, "--item-version", version+"00").want(t, exitFailed, "STALE_VERSION")
-	p.sagad("ops", "complete", "order-1", "1", "--reason", "did it", "--output", `{"by":"hand"}`, "--item-version", version).want(t, exitFailed, "evidence is needed")
+	p.sagad("ops", "complete", "order-1", "1", "--reason", "did it", "--output", `{"by":"hand"}`, "--item-version", version).want(t, exitFailed, "evidence is needed", "[INVALID_REQUEST]")
 	p.sagad("ops", "complete", "order-1", "1", "--reason", "did it", "--evidence", "ticket 7", "--output", `{"by":"hand"}`, "--item-version", version, "--actor", "ann").
 		want(t, 0, "item 1 is closed", "order-1 is COMPLETED")
 	p.sagad("saga", "wait", "order-1").want(t, 0, "COMPLETED (settled by hand: 1 effect)", `{"by":"hand"}`)
 	p.sagad("saga", "history", "order-1").want(t, 0, "ann", "ticket 7")
+	if shown := p.sagad("ops", "show", "order-1", "1").want(t, 0, "closed"); strings.Contains(shown.out, "the saga waits for it") || strings.Contains(shown.out, "for example") {
+		t.Errorf("a closed item is shown as\n%s", shown.out)
+	}
 
 	stuck("order-2")
 	p.sagad("ops", "ack", "order-2", "1", "--reason", "seen").want(t, exitFailed, "NOT_ALLOWED")
 	p.sagad("ops", "retry", "order-2", "1", "--reason", "again", "-o", "json").want(t, 0).json(t)
 	stuck("order-3")
-	p.sagad("ops", "resolve", "order-3", "1", "--reason", "never happened", "--evidence", "looked").want(t, 0, "item 1 is closed", "COMPENSATED")
+	p.sagad("ops", "resolve", "order-3", "1", "--reason", "never happened", "--evidence", "looked").want(t, 0, "item 1 is closed", "COMPENSATED.\n")
 	stuck("order-4")
-	p.sagad("ops", "abandon", "order-4", "1", "--reason", "enough").want(t, 0, "ABANDONED")
-	p.sagad("saga", "wait", "order-4").want(t, exitNotCompleted, "ABANDONED")
+	p.sagad("ops", "abandon", "order-4", "1", "--reason", "enough").want(t, 0, "ABANDONED.\n")
+	p.sagad("saga", "wait", "order-4").want(t, exitNotCompleted, "ABANDONED", "left behind", "lonely  nobody.serves  unknown")
 	p.sagad("ops", "list", "--closed", "--saga", "order-4").want(t, 0, "closed")
 	p.sagad("ops", "show", "order-4", "9").want(t, exitNotFound, "no operations item 9")
 }
@@ -451,10 +465,32 @@ func TestServeRefusesWhatIsUnsafe(t *testing.T) {
 	if got := execute(t, "", nil, "serve", "--store", "mysql://user:hunter2@db", "--listen", "127.0.0.1:0"); strings.Contains(got.errOut, "hunter2") {
 		t.Errorf("a password is shown: %s", got.errOut)
 	}
-	execute(t, "", nil, "serve", "--store", "sqlite:"+dir, "--listen", "127.0.0.1:0").want(t, exitFailed, "--nats")
+	// Nothing is made before that is known.
+	execute(t, "", nil, "serve", "--store", "sqlite:"+filepath.Join(dir, "none"), "--listen", "127.0.0.1:0").want(t, exitFailed, "--nats")
+	if _, err := os.Stat(filepath.Join(dir, "none")); !os.IsNotExist(err) {
+		t.Errorf("serve without a broker made a database: %v", err)
+	}
 	execute(t, "", nil, "serve").want(t, exitUsage, "--store")
 	execute(t, "", nil, "migrate", "--store", "sqlite:"+filepath.Join(dir, "new")).want(t, 0, "up to date", "64 shards")
+	if again := execute(t, "", nil, "migrate", "--store", "sqlite:"+filepath.Join(dir, "new")).want(t, 0, "64 shards"); strings.Contains(again.errOut, "--shards") {
+		t.Errorf("a warning without a cause: %s", again.errOut)
+	}
+	execute(t, "", nil, "migrate", "--store", "sqlite:"+filepath.Join(dir, "new"), "--shards", "9").want(t, 0, "64 shards", "--shards changes nothing")
 	execute(t, "", nil, "version").want(t, 0, "sagad ")
+	if v := execute(t, "", nil, "-o", "json", "version").want(t, 0).json(t); v["version"] == "" || v["go"] == nil {
+		t.Errorf("version as JSON is %v", v)
+	}
+	execute(t, "", nil).want(t, exitUsage, "ops ", "saga ", "dev ")
+	for command, want := range map[string][]string{
+		"dev": {"Default: 127.0.0.1:7230", "Default: 127.0.0.1:4222", "Default: .sagad"}, "serve": {"Default: 127.0.0.1:7230"}, "migrate": {"Default: 64"},
+	} {
+		help := execute(t, "", nil, command, "--help").want(t, 0)
+		help.out = strings.Join(strings.Fields(help.out), " ") // it is wrapped
+		if help.want(t, 0, want...); strings.Contains(help.out, "--actor") || strings.Contains(help.out, "--address") || strings.Contains(help.out, "--format") {
+			t.Errorf("%s --help shows what it doesn't use:\n%s", command, help.out)
+		}
+	}
+	execute(t, "", nil, "saga", "list", "--help").want(t, 0, "--address", "--actor")
 	execute(t, "", nil, "saga", "list", "--address", "http://127.0.0.1:1").want(t, exitUnreachable, "Is it running?", "sagad dev")
 	execute(t, "", nil, "saga", "list", "--address", "ftp://x").want(t, exitUsage, "http://127.0.0.1:7230")
 }

@@ -72,8 +72,9 @@ func (c *opsList) Run(ctx context.Context, g *globals) error {
 	return t.end()
 }
 
+// callName is empty if the item is about the saga as a whole.
 func callName(it *sagadv1.OperationsItem) string {
-	if it.Direction == historyv1.Direction_DIRECTION_UNDO {
+	if it.Step != "" && it.Direction == historyv1.Direction_DIRECTION_UNDO {
 		return "undo " + it.Step
 	}
 	return it.Step
@@ -108,9 +109,13 @@ func printItem(g *globals, res *sagadv1.GetItemResponse) error {
 	it := res.Item
 	t := newTable(g.stdout)
 	t.row("item", fmt.Sprintf("%d of saga %s (%s)", it.Number, it.SagaId, it.Definition))
-	t.row("what broke", fmt.Sprintf("%s: %s", callName(it), statemachine.KindWords(it.Kind)))
+	broke := statemachine.KindWords(it.Kind)
+	if call := callName(it); call != "" {
+		broke = call + ": " + broke
+	}
+	t.row("what broke", broke)
 	state := word(it.Status, "ITEM_STATUS_")
-	if it.Blocking {
+	if it.Blocking && it.Status != historyv1.ItemStatus_ITEM_STATUS_CLOSED {
 		state += ", the saga waits for it"
 	}
 	t.row("status", state)
@@ -136,24 +141,8 @@ func printItem(g *globals, res *sagadv1.GetItemResponse) error {
 		}
 	}
 	fmt.Fprintln(g.stdout, "\neffects in the world")
-	if len(res.Effects) == 0 {
-		fmt.Fprintln(g.stdout, "  none")
-	} else {
-		t = newTable(g.stdout, "  STEP", "ACTIVITY", "STATE", "KEY")
-		for _, e := range res.Effects {
-			state := map[sagadv1.EffectState]string{
-				sagadv1.EffectState_EFFECT_STATE_STANDS:   "done, stands",
-				sagadv1.EffectState_EFFECT_STATE_UNDONE:   "undone",
-				sagadv1.EffectState_EFFECT_STATE_IN_DOUBT: "unknown",
-			}[e.State]
-			if e.ByHand {
-				state += ", by hand"
-			}
-			t.row("  "+e.Step, e.Activity, state, e.IdempotencyKey)
-		}
-		if err := t.end(); err != nil {
-			return err
-		}
+	if err := printEffects(g, res.Effects); err != nil {
+		return err
 	}
 	if len(res.Actions) == 0 {
 		return nil
@@ -171,8 +160,51 @@ func printItem(g *globals, res *sagadv1.GetItemResponse) error {
 	if err := t.end(); err != nil {
 		return err
 	}
-	fmt.Fprintf(g.stdout, "\nfor example: sagad ops retry %s %d --reason '...'\n", shellWord(it.SagaId), it.Number)
+	if example := exampleAct(it, res.Actions); example != "" {
+		fmt.Fprintln(g.stdout, "\nfor example: "+example)
+	}
 	return nil
+}
+
+// exampleAct is the command for what can be done first, or nothing. It is to abandon the saga only if nothing else is left.
+func exampleAct(it *sagadv1.OperationsItem, actions []*sagadv1.AllowedAction) string {
+	verb := ""
+	for _, a := range actions {
+		if a.Allowed && (verb == "" || verb == verbs[historyv1.OperatorAction_OPERATOR_ACTION_ABANDON]) {
+			verb = verbs[a.Action]
+		}
+	}
+	if verb == "" {
+		return ""
+	}
+	command := fmt.Sprintf("sagad ops %s %s %d --reason '...'", verb, shellWord(it.SagaId), it.Number)
+	switch verb {
+	case "complete":
+		command += " --evidence '...' --output '...'"
+	case "resolve":
+		command += " --evidence '...'"
+	}
+	return command
+}
+
+func printEffects(g *globals, effects []*sagadv1.Effect) error {
+	if len(effects) == 0 {
+		fmt.Fprintln(g.stdout, "  none")
+		return nil
+	}
+	t := newTable(g.stdout, "  STEP", "ACTIVITY", "STATE", "KEY")
+	for _, e := range effects {
+		state := map[sagadv1.EffectState]string{
+			sagadv1.EffectState_EFFECT_STATE_STANDS:   "done, stands",
+			sagadv1.EffectState_EFFECT_STATE_UNDONE:   "undone",
+			sagadv1.EffectState_EFFECT_STATE_IN_DOUBT: "unknown",
+		}[e.State]
+		if e.ByHand {
+			state += ", by hand"
+		}
+		t.row("  "+e.Step, e.Activity, state, e.IdempotencyKey)
+	}
+	return t.end()
 }
 
 var verbs = map[historyv1.OperatorAction]string{
@@ -249,7 +281,11 @@ func act(ctx context.Context, g *globals, c actArgs, action historyv1.OperatorAc
 	if it.How != "" {
 		text += " (" + oneLine(it.How) + ")"
 	}
-	fmt.Fprintf(g.stdout, "%s; saga %s is %s. Follow it with `sagad saga watch %s`.\n", text, oneLine(it.SagaId), status(res.Status), shellWord(it.SagaId))
+	text += fmt.Sprintf("; saga %s is %s.", oneLine(it.SagaId), status(res.Status))
+	if res.Status < sagadv1.SagaStatus_SAGA_STATUS_COMPLETED {
+		text += fmt.Sprintf(" Follow it with `sagad saga watch %s`.", shellWord(it.SagaId))
+	}
+	fmt.Fprintln(g.stdout, text)
 	return nil
 }
 

@@ -80,11 +80,12 @@ func when(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format("2006-01-02 15:04:05")
 }
 
+// clock is a time of day, in UTC like the times in a history's sentences.
 func clock(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
 	}
-	return t.AsTime().Local().Format("15:04:05.000")
+	return t.AsTime().UTC().Format("15:04:05.000Z")
 }
 
 // ago is how long something has lasted.
@@ -101,10 +102,16 @@ func span(d time.Duration) string {
 		return "0s"
 	case d < time.Second:
 		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
+	case d < time.Minute-50*time.Millisecond:
 		return d.Round(100 * time.Millisecond).String()
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+		s := d.Round(time.Second).String()
+		for _, zero := range [...]string{"m0s", "h0m"} {
+			if strings.HasSuffix(s, zero) {
+				s = s[:len(s)-2]
+			}
+		}
+		return s
 	default:
 		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 	"github.com/sagad/sagad/statemachine"
 )
@@ -140,10 +141,10 @@ func (c *sagaGet) Run(ctx context.Context, g *globals) error {
 	if g.Format == "json" {
 		return g.json(res)
 	}
-	return printSaga(g, res.Saga)
+	return printSaga(ctx, g, a, res.Saga)
 }
 
-func printSaga(g *globals, s *sagadv1.Saga) error {
+func printSaga(ctx context.Context, g *globals, a *api, s *sagadv1.Saga) error {
 	sum := s.Summary
 	t := newTable(g.stdout)
 	t.row("saga", sum.Id)
@@ -186,11 +187,49 @@ func printSaga(g *globals, s *sagadv1.Saga) error {
 			return err
 		}
 	}
+	if sum.Status == sagadv1.SagaStatus_SAGA_STATUS_ABANDONED {
+		if err := printLeft(ctx, g, a, sum); err != nil {
+			return err
+		}
+	}
 	for _, it := range s.Items {
-		fmt.Fprintf(g.stdout, "\nneeds a person: item %d, %s (%s), open since %s. See `sagad ops show %s %d`.\n",
-			it.Number, statemachine.KindWords(it.Kind), oneLine(callName(it)), when(it.OpenedAt), shellWord(sum.Id), it.Number)
+		fmt.Fprintf(g.stdout, "\n%s, open since %s. See `sagad ops show %s %d`.\n", itemText(it), when(it.OpenedAt), shellWord(sum.Id), it.Number)
 	}
 	return nil
+}
+
+// itemText says what an open item asks for.
+func itemText(it *sagadv1.OperationsItem) string {
+	asks := "needs a person"
+	switch {
+	case it.Status == historyv1.ItemStatus_ITEM_STATUS_RETRYING:
+		asks = "is being retried"
+	case !it.Blocking:
+		asks = "to be acknowledged"
+	}
+	text := fmt.Sprintf("%s: item %d, %s", asks, it.Number, statemachine.KindWords(it.Kind))
+	if call := callName(it); call != "" {
+		text += " (" + oneLine(call) + ")"
+	}
+	return text
+}
+
+// printLeft says what an abandoned saga left behind. A saga is abandoned by an item, so there is a first one.
+func printLeft(ctx context.Context, g *globals, a *api, sum *sagadv1.SagaSummary) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := a.operations.GetItem(ctx, &sagadv1.GetItemRequest{Namespace: sum.Namespace, SagaId: sum.Id, Number: 1})
+	if err != nil {
+		return a.failed(err)
+	}
+	var left []*sagadv1.Effect
+	for _, e := range res.Effects {
+		if e.State != sagadv1.EffectState_EFFECT_STATE_UNDONE {
+			left = append(left, e)
+		}
+	}
+	fmt.Fprintln(g.stdout, "\nleft behind")
+	return printEffects(g, left)
 }
 
 func statusText(s *sagadv1.SagaSummary) string {
@@ -315,6 +354,7 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 	}
 	from := max(c.From, 1)
 	last := sagadv1.SagaStatus_SAGA_STATUS_UNSPECIFIED
+	var day string
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 2*time.Second) {
 		err := func() error {
 			stream, err := a.sagas.WatchSaga(ctx, &sagadv1.WatchSagaRequest{Namespace: g.Namespace, Id: c.ID, From: from})
@@ -334,7 +374,7 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 						return err
 					}
 				} else {
-					printEntry(g, res.Entry)
+					printEntry(g, res.Entry, &day)
 				}
 			}
 		}()
@@ -360,7 +400,13 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 	}
 }
 
-func printEntry(g *globals, e *sagadv1.HistoryEntry) {
+// printEntry prints an entry, after a line with its date if that isn't day. All times of a history are UTC: it may be read
+// elsewhere.
+func printEntry(g *globals, e *sagadv1.HistoryEntry, day *string) {
+	if d := e.At.AsTime().UTC().Format("2006-01-02"); e.At != nil && d != *day {
+		*day = d
+		fmt.Fprintf(g.stdout, "      %s (UTC)\n", d)
+	}
 	for i, sentence := range e.Sentences {
 		head := fmt.Sprintf("%4d  %s", e.Number, clock(e.At))
 		if i > 0 {
@@ -385,8 +431,10 @@ func (c *sagaWait) Run(ctx context.Context, g *globals) error {
 
 func waitFor(ctx context.Context, g *globals, a *api, id string, timeout time.Duration) error {
 	end := time.Now().Add(timeout)
-	for {
-		portion := min(max(time.Until(end), 0), 50*time.Second)
+	told := false
+	// Stuck isn't an end, so the server doesn't answer at once. The first looks come soon.
+	for most := time.Second; ; most = min(2*most, 10*time.Second) {
+		portion := min(max(time.Until(end), 0), most)
 		call, cancel := context.WithTimeout(ctx, portion+callTimeout)
 		res, err := retrying(call, func() (*sagadv1.WaitSagaResponse, error) {
 			return a.sagas.WaitSaga(call, &sagadv1.WaitSagaRequest{Namespace: g.Namespace, Id: id, Timeout: durationpb.New(portion)})
@@ -396,12 +444,17 @@ func waitFor(ctx context.Context, g *globals, a *api, id string, timeout time.Du
 			return a.failed(err)
 		}
 		if !res.Terminal && time.Now().Before(end) {
+			if res.Saga.Summary.Status == sagadv1.SagaStatus_SAGA_STATUS_STUCK && !told {
+				told = true
+				fmt.Fprintf(g.stderr, "saga %s is STUCK: it waits for a person, see `sagad ops list --saga %s`. The wait goes on, until %s.\n",
+					oneLine(id), shellWord(id), end.Local().Format("15:04:05"))
+			}
 			continue
 		}
 		if g.Format == "json" {
 			err = g.json(res)
 		} else {
-			err = printSaga(g, res.Saga)
+			err = printSaga(ctx, g, a, res.Saga)
 		}
 		if err != nil {
 			return err
@@ -426,6 +479,7 @@ func (c *sagaHistory) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	all := &sagadv1.GetHistoryResponse{}
+	var day string
 	for from := int64(1); ; {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		res, err := a.sagas.GetHistory(call, &sagadv1.GetHistoryRequest{Namespace: g.Namespace, Id: c.ID, From: from, PageSize: 1000})
@@ -437,7 +491,7 @@ func (c *sagaHistory) Run(ctx context.Context, g *globals) error {
 			all.Entries = append(all.Entries, res.Entries...)
 		} else {
 			for _, e := range res.Entries {
-				printEntry(g, e)
+				printEntry(g, e, &day)
 			}
 		}
 		if res.Next == 0 {
@@ -489,13 +543,13 @@ func cancelText(id string, res *sagadv1.CancelSagaResponse) string {
 	id = oneLine(id)
 	switch res.Answer {
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_WILL_UNWIND:
-		return fmt.Sprintf("saga %s unwinds: what it did is undone. Follow it with `sagad saga watch %s`.", id, shellWord(id))
+		return fmt.Sprintf("saga %s unwinds: what it did will be undone. Follow it with `sagad saga watch %s`.", id, shellWord(id))
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING:
 		return fmt.Sprintf("saga %s was unwinding already.", id)
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_COMPLETED:
 		return fmt.Sprintf("too late: saga %s has completed.", id)
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_PAST_PIVOT:
-		return fmt.Sprintf("too late: saga %s is past its pivot and will finish.", id)
+		return fmt.Sprintf("too late: the pivot of saga %s was sent; %s finishes, unless the pivot turns out not to have happened.", id, id)
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_ENDED:
 		return fmt.Sprintf("saga %s had ended already: %s.", id, status(res.Status))
 	}

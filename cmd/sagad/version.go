@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,6 +10,16 @@ import (
 type versionCommand struct{}
 
 func (versionCommand) Run(g *globals) error {
+	if g.Format == "json" {
+		data, err := json.MarshalIndent(map[string]string{
+			"version": version(), "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,
+		}, "", "  ")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(g.stdout, "%s\n", data)
+		return err
+	}
 	fmt.Fprintf(g.stdout, "sagad %s, %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return nil
 }

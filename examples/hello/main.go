@@ -1,5 +1,5 @@
 // Hello is a first saga: a seat is reserved, then a card charged. If the charge is refused, the seat is given back. Start
-// sagad with `make dev`, then run it.
+// sagad with `make dev`, then run it. What it registers stands in book-trip.yaml too, as data.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	"github.com/sagad/sagad/sdk/client"
 	"github.com/sagad/sagad/sdk/saga"
@@ -63,7 +64,8 @@ func run(ctx context.Context, address, nats string) error {
 	}
 	defer w.Stop(ctx)
 
-	c, err := client.New(address)
+	// Whoever tries this shouldn't wait long for a sagad that isn't there.
+	c, err := client.New(address, client.WithRetryFor(3*time.Second))
 	if err != nil {
 		return err
 	}

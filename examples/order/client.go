@@ -58,7 +58,11 @@ func send(ctx context.Context, o options, def *saga.Definition[Order, Receipt], 
 				what = fmt.Sprintf("compensated  %s", undone.Cause)
 			case errors.As(err, &waits):
 				stuck++
-				what = fmt.Sprintf("stuck        %d operations items wait for a person, see `sagad ops list --saga %s`", len(waits.Items), order.ID)
+				items := "1 operations item waits"
+				if len(waits.Items) != 1 {
+					items = fmt.Sprintf("%d operations items wait", len(waits.Items))
+				}
+				what = fmt.Sprintf("stuck        %s for a person, see `sagad ops list --saga %s`", items, order.ID)
 			case errors.As(err, &left):
 				abandoned++
 				what = "abandoned    by a person"

@@ -61,20 +61,20 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("order", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&o.role, "role", "all", "what to be: `all`, worker (serve the activities), client (send the orders), check (only the balance) or release (see -order)")
+	f.StringVar(&o.role, "role", "all", "what to be: 'all', 'worker' (serve the activities), 'client' (send the orders), 'check' (only the balance) or 'release' (see -order)")
 	f.StringVar(&o.address, "address", "http://127.0.0.1:7230", "where sagad answers")
 	f.StringVar(&o.nats, "nats", "nats://127.0.0.1:4222", "its NATS server")
 	f.StringVar(&o.namespace, "namespace", "default", "the sagas' namespace")
 	f.StringVar(&o.orders, "orders", "", "orders, a JSON document a line, as in testdata/orders.jsonl; needs -stock (default: the bundled eight)")
 	f.StringVar(&o.stock, "stock", "", "what the stock begins with, as in testdata/stock.jsonl")
-	f.StringVar(&o.data, "data", "", "folder of the services' database (default: sagad-order in your cache folder)")
+	f.StringVar(&o.data, "data", "", "folder of the services' database (default: .sagad/example-order, beside the data of 'make dev')")
 	f.StringVar(&o.idPrefix, "id-prefix", "order-", "what the sagas' ids begin with; the same again is the same orders again")
 	f.IntVar(&o.concurrency, "concurrency", 16, "how many orders, or activities, are under way at once")
 	f.DurationVar(&o.stepTimeout, "step-timeout", 10*time.Second, "how long one attempt of a step may take")
 	f.DurationVar(&o.retryInitial, "retry-initial", time.Second, "the first back-off between two attempts")
 	f.DurationVar(&o.ackWait, "ack-wait", 30*time.Second, "sagad's setting of the same name")
 	f.DurationVar(&o.wait, "wait", 10*time.Minute, "how long to wait for the orders")
-	f.StringVar(&o.order, "order", "", "with -role release: put the units reserved for this order back, as a person does before `sagad ops resolve`")
+	f.StringVar(&o.order, "order", "", "with -role release: put the units reserved for this order back, as a person does before 'sagad ops resolve'")
 	f.Float64Var(&o.faults.reject, "reject-rate", 0, "share of orders whose card is declined, 0 to 1")
 	f.Float64Var(&o.faults.fail, "error-rate", 0, "share of attempts that fail before they do anything")
 	f.Float64Var(&o.faults.timeout, "timeout-rate", 0, "share of attempts that hang past their deadline; half of them then do their work all the same")
@@ -104,11 +104,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		}
 	}
 	if o.data == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			cache = os.TempDir()
-		}
-		o.data = filepath.Join(cache, "sagad-order")
+		// With what `make dev` keeps: the two belong together, and `make clean` removes both.
+		o.data = filepath.Join(".sagad", "example-order")
 	}
 	return o, nil
 }
@@ -178,7 +175,7 @@ func sameStory(ctx context.Context, o options, s *Services, orders []Order) erro
 			return err
 		}
 		if !there {
-			return fmt.Errorf("the services' data in %s is about orders that this sagad doesn't know, such as %s: delete that folder, or choose another with -data", o.data, id)
+			return fmt.Errorf("the services' data in %s is about orders that this sagad doesn't know, such as %s. Was sagad started anew, with --ephemeral or other data? Then delete that folder, or choose another with -data", o.data, id)
 		}
 	}
 	if len(b.orders) > 0 {

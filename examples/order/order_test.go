@@ -80,6 +80,18 @@ func TestTheBundledOrders(t *testing.T) {
 	}
 }
 
+// The services' data lies beside sagad's own, so that both are removed together.
+func TestDataGoesWithSagads(t *testing.T) {
+	o, err := parse(nil, &bytes.Buffer{})
+	if err != nil || o.data != filepath.Join(".sagad", "example-order") {
+		t.Errorf("data in %q, %v", o.data, err)
+	}
+	var help bytes.Buffer
+	if _, err := parse([]string{"-h"}, &help); err == nil || !strings.Contains(help.String(), "-order string") || !strings.Contains(help.String(), "-role string") {
+		t.Errorf("help shows odd names of values:\n%s", help.String())
+	}
+}
+
 func TestWithoutSagadTheMessageSaysWhatToDo(t *testing.T) {
 	err := run(t.Context(), []string{"-address", "http://127.0.0.1:1", "-data", t.TempDir()}, &bytes.Buffer{}, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "make dev") {

@@ -2,10 +2,10 @@ package expr
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -24,12 +24,16 @@ func CheckJSON(doc []byte) error {
 // strings with as few escapes as can be. Numbers keep the digits they were written with: 1.0 stays 1.0. It
 // refuses what CheckJSON refuses.
 func CanonicalJSON(doc []byte) ([]byte, error) {
+	return AppendCanonicalJSON(make([]byte, 0, len(doc)), doc)
+}
+
+// AppendCanonicalJSON appends what CanonicalJSON returns to dst.
+func AppendCanonicalJSON(dst, doc []byte) ([]byte, error) {
 	if err := scan(doc, true); err != nil {
 		return nil, err
 	}
-	i := space(doc, 0)
-	out, _ := canonical(make([]byte, 0, len(doc)), doc, i, false)
-	return out, nil
+	dst, _ = canonical(dst, doc, space(doc, 0), false)
+	return dst, nil
 }
 
 // CompactJSON is CanonicalJSON: the canonical form has no white space, and there is no second one.
@@ -40,21 +44,45 @@ func scan(doc []byte, strict bool) *DocumentError {
 	if len(doc) > DocumentBytesMax {
 		return &DocumentError{CodeTooLarge, "$", fmt.Sprintf("the document has %d bytes, the limit is %d", len(doc), DocumentBytesMax)}
 	}
-	s := scanner{b: doc, strict: strict}
-	i := space(doc, 0)
-	if i == len(doc) {
-		return &DocumentError{CodeBadDocument, "$", "no JSON: the document is empty"}
+	s := scanners.Get().(*scanner)
+	s.b, s.strict = doc, strict
+	var err *DocumentError
+	if s.document() < 0 {
+		err = &DocumentError{s.code, s.path(), s.msg}
 	}
-	i = s.value(i, 0)
-	if i >= 0 {
-		if i = space(doc, i); i < len(doc) {
+	s.reset()
+	scanners.Put(s)
+	return err
+}
+
+// scanners keep their memory.
+var scanners = sync.Pool{New: func() any { return new(scanner) }}
+
+// reset forgets the document.
+func (s *scanner) reset() {
+	keys := s.keys[:cap(s.keys)]
+	clear(keys)
+	*s = scanner{keys: keys[:0]}
+	if cap(s.keys) > scannerKeysMax {
+		s.keys = nil
+	}
+}
+
+// scannerKeysMax is for how many keys a scanner keeps memory.
+const scannerKeysMax = 256
+
+// document reads all there is.
+func (s *scanner) document() int {
+	i := space(s.b, 0)
+	if i == len(s.b) {
+		return s.fail(CodeBadDocument, "no JSON: the document is empty")
+	}
+	if i = s.value(i, 0); i >= 0 {
+		if i = space(s.b, i); i < len(s.b) {
 			i = s.fail(CodeBadDocument, "not JSON: something follows the value at byte %d", i)
 		}
 	}
-	if i < 0 {
-		return &DocumentError{s.code, s.path(), s.msg}
-	}
-	return nil
+	return i
 }
 
 // scanner holds a document under validation. Its methods take the place where something starts and return the
@@ -66,6 +94,8 @@ type scanner struct {
 	code   Code
 	msg    string
 	trail  []string // from the failure outwards
+
+	outline *[]member // gets the outermost members, unless it is nil
 }
 
 func (s *scanner) fail(code Code, format string, args ...any) int {
@@ -252,41 +282,31 @@ func (s *scanner) object(i, depth int) int {
 		if i = s.string(i, "a key"); i < 0 {
 			return -1
 		}
-		key := s.b[from+1 : i-1]
+		keyEnd := i - 1
+		key := s.b[from+1 : keyEnd]
 		if s.strict {
 			if bytes.IndexByte(key, '\\') >= 0 {
 				key = unescape(nil, key)
 			}
-			open := s.keys[base:]
-			dup := false
-			if seen != nil {
-				_, dup = seen[string(key)]
-			} else {
-				dup = slices.ContainsFunc(open, func(k []byte) bool { return bytes.Equal(k, key) })
-			}
-			if dup {
+			if s.repeated(key, base, &seen) {
 				s.trail = append(s.trail, keySegment(key))
 				return s.fail(CodeDuplicate, "the key comes twice in one object")
-			}
-			if seen != nil {
-				seen[string(key)] = struct{}{}
-			} else if s.keys = append(s.keys, key); len(open)+1 == seenMin {
-				seen = make(map[string]struct{}, 2*seenMin)
-				for _, k := range s.keys[base:] {
-					seen[string(k)] = struct{}{}
-				}
 			}
 		}
 		i = space(s.b, i)
 		if i >= len(s.b) || s.b[i] != ':' {
 			return s.fail(CodeBadDocument, "not JSON: a key without a colon at byte %d", i)
 		}
-		if i = s.value(space(s.b, i+1), depth+1); i < 0 {
+		value := space(s.b, i+1)
+		if i = s.value(value, depth+1); i < 0 {
 			if !s.strict && bytes.IndexByte(key, '\\') >= 0 {
 				key = unescape(nil, key)
 			}
 			s.trail = append(s.trail, keySegment(key))
 			return -1
+		}
+		if s.outline != nil && depth == 0 {
+			*s.outline = append(*s.outline, member{from + 1, keyEnd, value, i})
 		}
 		i = space(s.b, i)
 		switch {
@@ -299,6 +319,29 @@ func (s *scanner) object(i, depth int) int {
 			return s.fail(CodeBadDocument, "not JSON: an object without , or } at byte %d", i)
 		}
 	}
+}
+
+// repeated says whether the object whose keys begin at base has the key already, and notes it.
+func (s *scanner) repeated(key []byte, base int, seen *map[string]struct{}) bool {
+	if *seen != nil {
+		if _, dup := (*seen)[string(key)]; dup {
+			return true
+		}
+		(*seen)[string(key)] = struct{}{}
+		return false
+	}
+	for _, k := range s.keys[base:] {
+		if bytes.Equal(k, key) {
+			return true
+		}
+	}
+	if s.keys = append(s.keys, key); len(s.keys)-base == seenMin {
+		*seen = make(map[string]struct{}, 2*seenMin)
+		for _, k := range s.keys[base:] {
+			(*seen)[string(k)] = struct{}{}
+		}
+	}
+	return false
 }
 
 func space(b []byte, i int) int {
@@ -481,7 +524,7 @@ func canonical(dst, b []byte, i int, values bool) ([]byte, int) {
 	switch b[i] {
 	case '"':
 		end := skipString(b, i)
-		return appendString(dst, text(b[i:end])), end
+		return canonicalString(dst, b[i:end]), end
 	case '[':
 		dst = append(dst, '[')
 		for i = space(b, i+1); b[i] != ']'; {
@@ -503,34 +546,48 @@ func canonical(dst, b []byte, i int, values bool) ([]byte, int) {
 	}
 }
 
+// canonicalString appends a raw string with as few escapes as can be. One without any has none to lose.
+func canonicalString(dst, raw []byte) []byte {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return append(dst, raw...)
+	}
+	return appendString(dst, text(raw))
+}
+
 func canonicalObject(dst, b []byte, i int, values bool) ([]byte, int) {
-	type member struct {
-		key      string
+	type entry struct {
+		key      []byte
 		from, to int // in dst, comma included
 	}
-	var all []member
+	var room [12]entry
+	all := room[:0]
 	start := len(dst)
 	sorted := true
 	for i = space(b, i+1); b[i] != '}'; {
 		end := skipString(b, i)
-		key := text(b[i:end])
+		key := b[i+1 : end-1]
+		if bytes.IndexByte(key, '\\') >= 0 {
+			key = unescape(nil, key)
+		}
 		from := len(dst)
-		dst = append(appendString(dst, key), ':')
+		dst = append(canonicalString(dst, b[i:end]), ':')
 		dst, i = canonical(dst, b, space(b, space(b, end)+1), values)
 		dst = append(dst, ',')
-		sorted = sorted && (len(all) == 0 || all[len(all)-1].key < key)
-		all = append(all, member{key, from, len(dst)})
+		sorted = sorted && (len(all) == 0 || bytes.Compare(all[len(all)-1].key, key) < 0)
+		all = append(all, entry{key, from, len(dst)})
 		if i = space(b, i); b[i] == ',' {
 			i = space(b, i+1)
 		}
 	}
 	if !sorted {
-		old := bytes.Clone(dst[start:])
-		slices.SortStableFunc(all, func(a, b member) int { return cmp.Compare(a.key, b.key) })
-		dst = dst[:start]
-		for _, m := range all {
-			dst = append(dst, old[m.from-start:m.to-start]...)
+		// The members are written once more in their order, behind, and moved to the front.
+		slices.SortStableFunc(all, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
+		end := len(dst)
+		for _, e := range all {
+			dst = append(dst, dst[e.from:e.to]...)
 		}
+		copy(dst[start:], dst[end:])
+		dst = dst[:end]
 	}
 	return closing(dst, '}'), i + 1
 }

@@ -226,7 +226,31 @@ func (e *Env) compile(src string, want *Schema) (p *Program, err *Error) {
 	if perr != nil {
 		return nil, &Error{CodeInternal, 1, 1, "the expression can't be planned"}
 	}
-	return &Program{env: e, ast: root, prg: prg, want: want.typing(), refs: e.refs(root)}, nil
+	p = &Program{env: e, ast: root, prg: prg, want: want.typing(), refs: e.refs(root)}
+	p.shorten(want)
+	return p, nil
+}
+
+// shorten finds out whether an evaluation needs the evaluator at all.
+func (p *Program) shorten(want *Schema) {
+	if variable, fields, ok := p.env.plainPath(p.ast); ok && len(p.refs) == 1 && p.refs[0] == variable {
+		p.path = &path{fields: fields}
+		p.have = p.env.vars[variable]
+		for _, f := range fields {
+			p.have = p.have.field(f)
+		}
+	} else if p.ast.Expr().Kind() == ast.LiteralKind {
+		out, err := p.appendTo(nil, &scope{env: p.env})
+		if err != nil {
+			return
+		}
+		p.constant = out
+		p.have = &Schema{types: typeOf(out), maxProps: -1, maxItems: -1, maxLength: -1}
+		p.have.addEnum(out)
+	} else {
+		return
+	}
+	p.fits = want.covers(p.have)
 }
 
 // unknown finds the first name that is neither a variable, a loop's variable, a type nor a function. The checker

@@ -29,6 +29,8 @@ func FuzzEval(f *testing.F) {
 		if !bytes.Equal(got, again) || (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
 			t.Fatalf("first %s, %v, then %s, %v", got, err, again, err2)
 		}
+		long, lerr := evaluated(p, vars)
+		sameOutcome(t, src, got, long, err, lerr)
 		var e *EvalError
 		if errors.As(err, &e) {
 			if e.Code == CodeInternal || e.Line < 1 || e.Column < 1 {
@@ -107,7 +109,9 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		_ = s.String()
-		_ = s.Validate(doc)
+		if quick, err := s.quickly(doc), s.validate(doc); quick != (err == nil) {
+			t.Fatalf("quick says %v, the validator %v", quick, err)
+		}
 		env, err := NewEnv(Var{"input", s})
 		if err != nil {
 			t.Fatal(err)

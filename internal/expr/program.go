@@ -26,19 +26,68 @@ type Program struct {
 	prg  cel.Program
 	want *Schema
 	refs []string
+
+	path     *path  // nil unless the expression is one
+	constant []byte // the value of an expression that is a literal, nil otherwise
+	have     *Schema
+	fits     bool
 }
 
-// Refs lists the variables that the expression refers to, sorted. Only these are looked at in Vars.
-func (p *Program) Refs() []string { return slices.Clone(p.refs) }
+// Refs lists the variables that the expression refers to, sorted. Only these are looked at. It isn't to be changed.
+func (p *Program) Refs() []string { return p.refs }
+
+// Fits says that the value is sure to fit the wanted schema, provided that the variables' documents fit theirs:
+// there is nothing to find in a validation.
+func (p *Program) Fits() bool { return p.fits }
 
 // Eval returns the value as compact JSON, at most ResultBytesMax bytes. The error is an *EvalError.
 func (p *Program) Eval(v Vars) (json.RawMessage, error) {
-	s := scope{env: p.env, vars: v}
+	var room [readerVars]json.RawMessage
+	return p.run(v.docs(room[:0], p.refs), v)
+}
+
+// EvalDocs is Eval with the documents in the order of Refs. A nil one isn't there.
+func (p *Program) EvalDocs(docs []json.RawMessage) (json.RawMessage, error) { return p.run(docs, nil) }
+
+func (p *Program) run(docs []json.RawMessage, v Vars) (json.RawMessage, error) {
+	switch {
+	case p.constant != nil:
+		return slices.Clone(p.constant), nil
+	case p.path != nil:
+		r := newReader(docs)
+		out, ok := r.pass(nil, p.path, p.want)
+		r.release()
+		if ok {
+			return out, nil
+		}
+	}
+	s := scope{env: p.env, vars: v.or(docs, p.refs)}
 	out, err := p.appendTo(nil, &s)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// docs appends the documents of refs.
+func (v Vars) docs(dst []json.RawMessage, refs []string) []json.RawMessage {
+	for _, name := range refs {
+		dst = append(dst, v[name])
+	}
+	return dst
+}
+
+// or is v, or if that is nil the documents of refs by their names.
+func (v Vars) or(docs []json.RawMessage, refs []string) Vars {
+	if v == nil {
+		v = make(Vars, len(refs))
+		for i, name := range refs {
+			if i < len(docs) && docs[i] != nil {
+				v[name] = docs[i]
+			}
+		}
+	}
+	return v
 }
 
 // EvalBool returns the value of an expression that is true or false. The error is an *EvalError.
@@ -70,11 +119,8 @@ func (p *Program) appendTo(dst []byte, s *scope) (_ []byte, err *EvalError) {
 	if err != nil {
 		return nil, err.at(1, 1)
 	}
-	if w := p.want; w.types != 0 || w.never {
-		got := typeOf(dst[start:])
-		if w.never || w.types&got == 0 && (got != typeInteger || w.types&typeNumber == 0) {
-			return nil, &EvalError{Code: CodeType, Line: 1, Column: 1, Message: "want " + w.String() + ", got " + got.String()}
-		}
+	if w := p.want; !w.allowsType(dst[start:]) {
+		return nil, &EvalError{Code: CodeType, Line: 1, Column: 1, Message: "want " + w.String() + ", got " + typeOf(dst[start:]).String()}
 	}
 	return dst, nil
 }

@@ -58,7 +58,10 @@ type Schema struct {
 
 	kind     kind
 	nullable bool
-	name     string // of the definition under $defs, for messages
+	plain    bool            // only what quick knows by itself
+	alias    bool            // nothing but a reference
+	rules    map[string]rule // of props and required
+	name     string          // of the definition under $defs, for messages
 }
 
 type patternSchema struct {
@@ -111,10 +114,10 @@ func (t typeSet) String() string {
 
 // The schemas that an expression may be wanted to have.
 var (
-	Any     = &Schema{maxProps: -1, maxItems: -1, maxLength: -1}
-	Bool    = &Schema{types: typeBoolean, kind: kindBool, maxProps: -1, maxItems: -1, maxLength: -1}
-	String  = &Schema{types: typeString, kind: kindString, maxProps: -1, maxItems: -1, maxLength: -1}
-	Integer = &Schema{types: typeInteger, kind: kindInteger, maxProps: -1, maxItems: -1, maxLength: -1}
+	Any     = &Schema{plain: true, maxProps: -1, maxItems: -1, maxLength: -1}
+	Bool    = &Schema{plain: true, types: typeBoolean, kind: kindBool, maxProps: -1, maxItems: -1, maxLength: -1}
+	String  = &Schema{plain: true, types: typeString, kind: kindString, maxProps: -1, maxItems: -1, maxLength: -1}
+	Integer = &Schema{plain: true, types: typeInteger, kind: kindInteger, maxProps: -1, maxItems: -1, maxLength: -1}
 )
 
 // ParseSchema reads a JSON Schema. Empty input is Any. The error names the place in the schema.
@@ -149,6 +152,7 @@ func ParseSchema(raw []byte) (*Schema, error) {
 			}
 		}
 		p.all[i].setKind()
+		p.all[i].prepare()
 	}
 	return s, nil
 }

@@ -69,6 +69,7 @@ type tempo struct {
 	check      time.Duration // how often stream and consumers are looked at
 	retryMin   time.Duration
 	retryMax   time.Duration
+	apart      bool // calls don't share messages
 }
 
 func (c Config) withDefaults() Config {
@@ -112,6 +113,7 @@ type Bus struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
+	gather   *gather
 	outbox   *outbox
 	kept     *kept
 	topology *topology
@@ -140,6 +142,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	b.log = b.cfg.Logger
 	runCtx, stop := context.WithCancel(context.Background())
 	b.stop = stop
+	b.gather = newGather()
 	b.outbox = newOutbox(b)
 	b.kept = newKept(b)
 	b.topology = newTopology(b)
@@ -172,6 +175,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	if err := b.topology.listen(); err != nil {
 		return fail(err)
 	}
+	b.done.Go(func() { b.gather.run(runCtx, b.publish) })
 	b.done.Go(func() { b.outbox.run(runCtx) })
 	b.done.Go(func() { b.kept.run(runCtx) })
 	b.done.Go(func() { b.topology.run(runCtx) })

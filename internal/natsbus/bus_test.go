@@ -22,7 +22,7 @@ import (
 const do, undo = workerv1.Direction_DIRECTION_DO, workerv1.Direction_DIRECTION_UNDO
 
 // quick periods, so that what waits for a period is seen soon.
-var quick = tempo{ackSilence: 100 * time.Millisecond, sweep: 10 * time.Millisecond, check: 50 * time.Millisecond, retryMin: 10 * time.Millisecond, retryMax: 50 * time.Millisecond}
+var quick = tempo{ackSilence: 100 * time.Millisecond, sweep: 10 * time.Millisecond, check: 50 * time.Millisecond, retryMin: 10 * time.Millisecond, retryMax: 50 * time.Millisecond, apart: true}
 
 type rig struct {
 	t      *testing.T

@@ -30,8 +30,8 @@ const (
 	headerBytes     = 512
 )
 
-// Publish sends tasks at least once, packed: the tasks of one call that have namespace, activity and direction in common go
-// out in messages of up to 16. What NATS doesn't acknowledge is sent again under the same message id until the
+// Publish sends tasks at least once, packed: tasks that are published at the same moment and have namespace, activity and
+// direction in common go out in messages of up to 16. What NATS doesn't acknowledge is sent again under the same message id until the
 // last of its tasks is past its deadline. It doesn't block, and takes tasks over. Tasks beyond the backlog's bound are dropped and
 // counted; so are tasks with illegal names. A long attempt that is sent again is left alone while the stream still has its message.
 func (b *Bus) Publish(tasks []*workerv1.Task) {
@@ -44,7 +44,11 @@ func (b *Bus) Publish(tasks []*workerv1.Task) {
 			send = append(send, doubtful...)
 		}
 	}
-	b.publish(send)
+	if b.cfg.tempo.apart {
+		b.publish(send)
+	} else {
+		b.gather.put(send)
+	}
 }
 
 func (b *Bus) publish(tasks []*workerv1.Task) {

@@ -80,6 +80,10 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, errors.New("node: no telemetry")
 	}
 	n.log = cfg.Telemetry.Logger
+	// Before a database is made: a new one is initialised for good.
+	if cfg.NATS == "" && cfg.NATSEmbedded == "" {
+		return nil, errors.New("no message broker: give --nats nats://HOST:4222, or --nats-embedded DIR for a single node")
+	}
 	defer func() {
 		if err != nil {
 			n.close(ctx)
@@ -124,8 +128,6 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 		n.onClose(func(context.Context) error { n.nats.Close(); return nil })
 		busConfig.Server = n.nats
-	} else if cfg.NATS == "" {
-		return nil, errors.New("no message broker: give --nats nats://HOST:4222, or --nats-embedded DIR for a single node")
 	}
 	if n.bus, err = natsbus.Connect(ctx, busConfig); err != nil {
 		return nil, err
@@ -218,7 +220,7 @@ func (n *Node) checks() []server.Check {
 			}
 			return nil
 		}},
-		{Name: "bus", Run: func(context.Context) error {
+		{Name: "nats", Run: func(context.Context) error {
 			if !n.bus.Healthy() {
 				return errors.New("NATS isn't connected; steps wait until it is")
 			}

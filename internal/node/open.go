@@ -22,6 +22,18 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 	if cfg.Telemetry != nil {
 		log = cfg.Telemetry.Logger
 	}
+	st, err := openDatabase(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	if meta, err := st.Meta(ctx); err == nil && cfg.Shards != 0 && meta.Shards != cfg.Shards {
+		log.Warn("the database was initialised with another number of shards, which is fixed for ever; --shards changes nothing",
+			"shards", meta.Shards, "asked", cfg.Shards)
+	}
+	return st, nil
+}
+
+func openDatabase(ctx context.Context, cfg Config, log *slog.Logger) (store.Store, error) {
 	switch {
 	case strings.HasPrefix(cfg.Store, "sqlite:"):
 		dir := strings.TrimPrefix(strings.TrimPrefix(cfg.Store, "sqlite:"), "//")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -312,8 +313,8 @@ func TestNobodyServesACompensation(t *testing.T) {
 	if len(items) != 1 || items[0].Step != "credit" || items[0].Error.GetCode() != "NO_WORKER" || items[0].Attempts != 3 {
 		t.Fatalf("items %v", items)
 	}
-	if d := cmp.Diff("no worker for undo bank.credit: start one, or look why it doesn't connect", items[0].Error.GetMessage()); d != "" {
-		t.Error(d)
+	if m := items[0].Error.GetMessage(); !strings.Contains(m, "no worker for") || !strings.Contains(m, "bank.credit") {
+		t.Errorf("the item says %q", m)
 	}
 	if d := cmp.Diff([]string{"debit 1", "credit 1", "notify 1"}, b.story("t")); d != "" {
 		t.Error(d)

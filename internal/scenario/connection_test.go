@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,23 +22,27 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-// cutter cuts a connection somewhere within its next bytesMax bytes, then again after a pause, until stop.
-func cutter(p *faultproxy.Proxy, d faultproxy.Direction, seed uint64, bytesMax int64, pause time.Duration) (stop func()) {
+// cutter cuts a connection somewhere within its next bytes, in one direction or the other, then again after a pause, until stop.
+func cutter(p *faultproxy.Proxy, seed uint64, upBytesMax, downBytesMax int64, pause time.Duration) (stop func()) {
 	random := rand.New(rand.NewPCG(seed, seed))
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		defer p.CutAfter(d, -1)
 		for {
 			cuts := p.Cuts()
-			p.CutAfter(d, random.Int64N(bytesMax))
-			for p.Cuts() == cuts {
+			d, within := faultproxy.Up, upBytesMax
+			if random.IntN(2) == 0 {
+				d, within = faultproxy.Down, downBytesMax
+			}
+			p.CutAfter(d, random.Int64N(within))
+			for over := false; !over && p.Cuts() == cuts; {
 				select {
 				case <-ended:
-					return
+					over = true
 				case <-time.After(time.Millisecond):
 				}
 			}
+			p.CutAfter(d, -1)
 			select {
 			case <-ended:
 				return
@@ -116,18 +120,16 @@ func TestTheLinkToPostgresIsCut(t *testing.T) {
 	t.Cleanup(func() { _ = p.Close() })
 	dsn.Host = p.Addr()
 	r := newRig(t, func(c *node.Config) { c.Store, c.Shards = dsn.String(), 4 })
-	const sagas = 30
 	b := newBank(map[string]int64{"A": 10_000, "B": 0})
-	var repaired atomic.Bool
+	var repaired sync.Map
 	b.before = func(_ context.Context, c call) error {
-		var n int
-		_, _ = fmt.Sscanf(c.saga, "t-%d", &n)
+		_, mended := repaired.Load(c.saga)
 		switch {
-		case n%3 == 0:
-			return nil // completes
+		case strings.HasPrefix(c.saga, "good"):
+			return nil
 		case c.what == "notify":
 			return saga.Reject("NOBODY_THERE", "")
-		case n%3 == 2 && c.what == "undo credit" && !repaired.Load():
+		case strings.HasPrefix(c.saga, "stuck") && c.what == "undo credit" && !mended:
 			return saga.CantUndo(io.ErrUnexpectedEOF) // a person is asked
 		}
 		return nil
@@ -135,63 +137,60 @@ func TestTheLinkToPostgresIsCut(t *testing.T) {
 	r.serve(b.register)
 	def := transferSaga(saga.Timeout(time.Minute))
 	register(r, def)
-	stopUp := cutter(p, faultproxy.Up, 2, 4000, 50*time.Millisecond)
+
+	stop := cutter(p, 2, 6000, 600, 100*time.Millisecond)
+	unknown := func() float64 { return r.metric(`sagad_commits_total{result="` + store.Unknown.String() + `"}`) }
+	const wanted, most, each = 10, 30, 5
 	runs := map[string]string{}
-	created := 0
-	for i := range sagas {
-		id := fmt.Sprint("t-", i)
-		first := start(r, def, id, transfer{30})
-		again := start(r, def, id, transfer{30}) // a client that didn't hear the answer
-		if runs[id] = first.RunID(); again.RunID() != runs[id] || again.Created() {
-			t.Errorf("%s: the repeat got %s (created %v), the first %s", id, again.RunID(), again.Created(), first.RunID())
+	created, round := 0, 0
+	for ; unknown() < wanted && round < most; round++ {
+		var ids []string
+		for i := range each {
+			for _, kind := range []string{"good", "bad", "stuck"} {
+				id := fmt.Sprintf("%s-%d-%d", kind, round, i)
+				ids = append(ids, id)
+				first := start(r, def, id, transfer{30})
+				again := start(r, def, id, transfer{30}) // a client that didn't hear the answer
+				if runs[id] = first.RunID(); again.RunID() != runs[id] || again.Created() {
+					t.Errorf("%s: the repeat got %s (created %v), the first %s", id, again.RunID(), again.Created(), first.RunID())
+				}
+				if first.Created() {
+					created++
+				}
+			}
 		}
-		if first.Created() {
-			created++
+		for _, id := range ids { // reads suffer from the cuts too
+			r.eventually("the end of "+id, func() bool {
+				res, err := r.sagas.GetSaga(context.Background(), getSaga(id))
+				if err != nil {
+					return false
+				}
+				switch res.Saga.Summary.Status {
+				case completed, compensated:
+					return true
+				case stuck:
+					repaired.Store(id, true)
+					if len(res.Saga.Items) > 0 {
+						_, _ = r.ops.ActOnItem(context.Background(), act(res.Saga, historyv1.OperatorAction_OPERATOR_ACTION_RETRY, "request-"+id))
+					}
+				}
+				return false
+			})
 		}
 	}
-	stopUp()
-	stopDown := cutter(p, faultproxy.Down, 3, 400, 50*time.Millisecond)
-	for i := range sagas {
-		id := fmt.Sprint("t-", i)
-		r.eventually("the end of "+id, func() bool {
-			s, err := r.sagas.GetSaga(context.Background(), getSaga(id))
-			if err != nil {
-				return false
-			}
-			status := s.Saga.Summary.Status
-			return status == completed || status == compensated || status == stuck
-		})
-	}
-	repaired.Store(true)
-	// Reads suffer from the cuts too; what people see, they see between them.
-	for i := 2; i < sagas; i += 3 {
-		id := fmt.Sprint("t-", i)
-		r.eventually("the decision on "+id, func() bool {
-			s, err := r.sagas.GetSaga(context.Background(), getSaga(id))
-			if err != nil {
-				return false
-			}
-			if len(s.Saga.Items) == 0 {
-				return true
-			}
-			_, err = r.ops.ActOnItem(context.Background(), act(s.Saga, historyv1.OperatorAction_OPERATOR_ACTION_RETRY, "request-"+id))
-			return err == nil
-		})
-	}
-	stopDown()
+	stop()
+
 	want := map[string]int64{"A": 10_000, "B": 0}
-	for i := range sagas {
-		id := fmt.Sprint("t-", i)
+	for id, run := range runs {
 		status, story := compensated, []string{"debit 1", "credit 1", "notify 1", "undo credit 1", "undo debit 1"}
-		switch i % 3 {
-		case 0:
+		switch {
+		case strings.HasPrefix(id, "good"):
 			status, story = completed, story[:3]
 			want["A"], want["B"] = want["A"]-30, want["B"]+30
-		case 2:
+		case strings.HasPrefix(id, "stuck"):
 			story = []string{"debit 1", "credit 1", "notify 1", "undo credit 1", "undo credit 2", "undo debit 1"}
 		}
-		s := r.ended(id, status)
-		if s.Summary.RunId != runs[id] {
+		if s := r.ended(id, status); s.Summary.RunId != run {
 			t.Errorf("%s has become another saga", id)
 		}
 		var once []string // a delivery may be repeated, an attempt isn't
@@ -205,9 +204,8 @@ func TestTheLinkToPostgresIsCut(t *testing.T) {
 		}
 	}
 	b.holds(t, want)
-	unknown := r.metric(`sagad_commits_total{result="` + store.Unknown.String() + `"}`)
-	t.Logf("%d cuts, %v commits of unknown outcome, %d of %d starts were told that they were the first", p.Cuts(), unknown, created, sagas)
-	if p.Cuts() < 10 || unknown < 5 {
-		t.Errorf("%d cuts, %v unknown commits: the test isn't one", p.Cuts(), unknown)
+	t.Logf("%d rounds of %d sagas, %d cuts, %v commits of unknown outcome; %d of %d starts were told that they were the first", round, 3*each, p.Cuts(), unknown(), created, len(runs))
+	if unknown() < wanted {
+		t.Errorf("%v unknown commits: the test isn't one", unknown())
 	}
 }

@@ -115,12 +115,17 @@ func TestCancelAtOneNodeRacesTheResultAtAnother(t *testing.T) {
 	for i := range sagas {
 		id := fmt.Sprint("t-", i)
 		b.wait(t, id, "notify", 1)
-		wg.Go(func() { // now the one, now the other is ahead
-			time.Sleep(time.Duration(max(0, i-sagas/2)) * 40 * time.Microsecond)
+		// Now the one, now the other is ahead: by little in the middle, by much at the ends. A cancel has a longer way.
+		ahead := time.Duration(i-sagas/3) * 40 * time.Microsecond
+		if i < 5 || i >= sagas-5 {
+			ahead *= 100
+		}
+		wg.Go(func() {
+			time.Sleep(ahead)
 			close(gates[id])
 		})
 		wg.Go(func() {
-			time.Sleep(time.Duration(max(0, sagas/2-i)) * 200 * time.Microsecond)
+			time.Sleep(-ahead)
 			res, err := rigs[1].sagas.CancelSaga(r.Context(), &sagadv1.CancelSagaRequest{Id: id, Reason: "race", RequestId: id})
 			if err != nil {
 				t.Error(err)

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/sagad/sagad/internal/wire"
-	"github.com/sagad/sagad/sdk/client"
 	"github.com/sagad/sagad/sdk/saga"
 	"github.com/sagad/sagad/sdk/worker"
 )
@@ -74,10 +74,13 @@ func TestPayloadsAroundTheLimits(t *testing.T) {
 		if size > broker-176 {
 			said = fmt.Sprint(broker) // with what is around it the request is larger than any may be, so that it isn't read to its end
 		}
-		_, err := client.Start(r.ctx(), r.client, def, fmt.Sprint("in-", size), textFor(size, 10, 0))
-		var refused *client.Error
-		if !errors.As(err, &refused) || refused.Code != "PAYLOAD_TOO_LARGE" || !errors.Is(err, client.ErrInvalid) || !strings.Contains(refused.Message, said) || !strings.Contains(refused.Message, fmt.Sprint(limit)) {
-			t.Errorf("an input of %d bytes: %v", size, err)
+		input, err := json.Marshal(textFor(size, 10, 0))
+		if err != nil || len(input) != size {
+			t.Fatal(len(input), err)
+		}
+		answer := r.post(fmt.Sprint("in-", size), "fill", string(input))
+		if !strings.Contains(answer, "PAYLOAD_TOO_LARGE") || !strings.Contains(answer, said) || !strings.Contains(answer, fmt.Sprint(limit)) {
+			t.Errorf("an input of %d bytes: %s", size, answer)
 		}
 	}
 	// The largest of all, many at once.

@@ -2,13 +2,16 @@ package scenario
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +31,14 @@ import (
 	"github.com/sagad/sagad/sdk/worker"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The tests wait most of the time: more of them than there are processors may run at once.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(6, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
+	}
+	os.Exit(pgtest.Main(m))
+}
 
 // patience is how long anything may take on a busy machine. Nothing waits for so long unless it fails.
 const patience = 60 * time.Second
@@ -251,6 +261,32 @@ func (r *rig) lates(id string) (n int) {
 		}
 	}
 	return n
+}
+
+// post starts a saga over HTTP as a caller without the SDK does, and returns the answer's body.
+func (r *rig) post(id, definition, input string) string {
+	r.Helper()
+	body, err := json.Marshal(map[string]string{"id": id, "definition": definition, "input": input})
+	if err != nil {
+		r.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(r.ctx(), http.MethodPost, r.node.URL()+"/sagad.v1.SagaService/StartSaga", bytes.NewReader(body))
+	if err != nil {
+		r.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return string(answer)
 }
 
 // metric reads one of the node's counters; labels as they are written, or none.

@@ -23,18 +23,25 @@ const defaultNamespace = "default"
 // default namespace.
 func check(next connect.ServerFunc) connect.ServerFunc {
 	return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
-		return next(ctx, spec, checkedStream{stream})
+		return next(ctx, spec, checkedStream{stream, documents[spec.Procedure]})
 	}
 }
 
-type checkedStream struct{ connect.ServerStream }
+type checkedStream struct {
+	connect.ServerStream
+	// document says that the request carries one.
+	document bool
+}
 
 func (s checkedStream) Receive(msg any) error {
 	if err := s.ServerStream.Receive(msg); err != nil {
 		// A request that can't be read is the caller's fault, never ours.
 		var cerr *connect.Error
 		if errors.As(err, &cerr) && cerr.Code() == connect.CodeResourceExhausted {
-			return fail(connect.CodeInvalidArgument, codePayloadTooLarge,
+			if !s.document {
+				return fail(connect.CodeResourceExhausted, codePayloadTooLarge, "the request can't be read: %s; this call needs no large one", cerr.Message())
+			}
+			return fail(connect.CodeResourceExhausted, codePayloadTooLarge,
 				"the request can't be read: %s; a payload may have %d bytes: put large data elsewhere and pass a reference", cerr.Message(), payloadBytesMax)
 		}
 		if errors.As(err, &cerr) && (cerr.Code() == connect.CodeInternal || cerr.Code() == connect.CodeUnknown) && !errors.Is(err, io.EOF) {

@@ -54,6 +54,18 @@ func withInfo(err *connect.Error, reason string, metadata map[string]string) *co
 	return withDetail(err, &errdetails.ErrorInfo{Reason: reason, Domain: "sagad", Metadata: metadata})
 }
 
+// hasReason says that an error has a stable code.
+func hasReason(err *connect.Error) bool {
+	for _, d := range err.Details() {
+		if m, derr := connectproto.UnmarshalErrorDetail(d); derr == nil {
+			if _, ok := m.(*errdetails.ErrorInfo); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func withDetail(err *connect.Error, detail proto.Message) *connect.Error {
 	d, derr := connectproto.NewErrorDetail(detail)
 	if derr != nil {
@@ -115,6 +127,10 @@ func shown(ctx context.Context, log *slog.Logger, procedure, id string, stopping
 	if errors.As(err, &cerr) && !cerr.IsRemote() {
 		if cause := errors.Unwrap(cerr); cause != nil && cerr.Code() == connect.CodeInternal {
 			log.Error("call failed", "procedure", procedure, "request_id", id, "error", cause)
+		}
+		if cerr.Code() == connect.CodeInvalidArgument && !hasReason(cerr) {
+			// From the schema's rules, or a message that can't be decoded.
+			return withInfo(cerr, codeInvalidRequest, nil)
 		}
 		return cerr
 	}

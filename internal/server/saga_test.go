@@ -124,6 +124,10 @@ func TestOperations(t *testing.T) {
 	_, err = r.operations.ActOnItem(ctx, act)
 	wantError(t, err, connect.CodeFailedPrecondition, codeNotAllowed, "")
 	act.Action = historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE
+	act.Evidence = ""
+	_, err = r.operations.ActOnItem(ctx, act)
+	wantError(t, err, connect.CodeInvalidArgument, codeInvalidRequest, "evidence is needed")
+	act.Evidence = "ticket 7"
 	act.Number = 2
 	_, err = r.operations.ActOnItem(ctx, act)
 	wantError(t, err, connect.CodeNotFound, codeItemNotFound, "no operations item 2")
@@ -537,8 +541,8 @@ func TestRefusals(t *testing.T) {
 			return err
 		}(),
 	} {
-		if connect.CodeOf(err) != connect.CodeInvalidArgument {
-			t.Errorf("%s: %v", name, err)
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || reasonOf(err) == "" {
+			t.Errorf("%s: %v %q", name, err, reasonOf(err))
 		}
 	}
 	// The six characters backslash u 0 0 0 0 as text are text.

@@ -15,9 +15,9 @@ import (
 	connectv1 "connectrpc.com/connect"
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
+	"connectrpc.com/connect/v2/connectproto"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect/v2"
-	"connectrpc.com/otelconnect"
 	"connectrpc.com/validate"
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -116,11 +116,7 @@ func New(ctx context.Context, cfg Config, eng Engine, st store.Store) (*Server, 
 		pollInterval: pollInterval,
 		stopping:     make(chan struct{}),
 	}
-	tracing, err := otelconnect.NewServerInterceptor(
-		otelconnect.WithTracerProvider(cfg.Tracer),
-		otelconnect.WithMeterProvider(cfg.Meter),
-		otelconnect.WithPropagator(cfg.Propagator),
-	)
+	tracing, err := telemetry(&s.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("set up RPC telemetry: %w", err)
 	}
@@ -168,11 +164,20 @@ var documents = map[string]bool{
 // waits says that a unary call may take as long as its caller asked for.
 func waits(procedure string) bool { return procedure == sagadv1connect.SagaServiceWaitSagaProcedure }
 
+// strictJSON refuses fields that this release doesn't know: JSON is written by hand, and a filter that is misspelled would
+// silently list everything. Binary messages, which come from generated clients, may have newer fields.
+func strictJSON() *connectproto.JSONCodec {
+	c := connectproto.NewJSONCodec()
+	c.UnmarshalOptions.DiscardUnknown = false
+	return c
+}
+
 func (s *Server) routes(services []string) http.Handler {
 	mux := http.NewServeMux()
 	connecthttp.Mount(mux, s.rpc,
 		connecthttp.WithSendMaxBytes(sendBytesMax),
 		connecthttp.WithCompressMinBytes(1<<10),
+		connecthttp.WithCodecs(connectproto.NewBinaryCodec(), strictJSON()),
 		connecthttp.WithConditionalOptions(func(spec connect.Spec) []connecthttp.Option {
 			if documents[spec.Procedure] {
 				return []connecthttp.Option{connecthttp.WithReadMaxBytes(readBytesMax)}

@@ -68,8 +68,12 @@ func refused(r *statemachine.Refusal) *connect.Error {
 		return fail(connect.CodeInvalidArgument, codePayloadTooLarge, "%s", r.Message)
 	case statemachine.RefusedHistoryLimit:
 		return fail(connect.CodeResourceExhausted, r.Code, "%s", r.Message)
-	case statemachine.RefusedInvalid:
+	case statemachine.RefusedInput:
 		return fail(connect.CodeInvalidArgument, codeInvalidInput, "%s", r.Message)
+	case statemachine.RefusedOutput:
+		return fail(connect.CodeInvalidArgument, codeInvalidOutput, "%s", r.Message)
+	case statemachine.RefusedInvalid:
+		return fail(connect.CodeInvalidArgument, codeInvalidRequest, "%s", r.Message)
 	}
 	return fail(connect.CodeFailedPrecondition, r.Code, "%s", r.Message)
 }

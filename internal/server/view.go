@@ -15,9 +15,18 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
+// earliest and latest are the ends of what an answer can hold. A time beyond, however it came to be, would keep the whole answer from
+// being written as JSON.
+var earliest, latest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
+
 func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return nil
+	case t.Before(earliest):
+		t = earliest
+	case t.After(latest):
+		t = latest
 	}
 	return timestamppb.New(t)
 }
@@ -26,7 +35,7 @@ func micros(us statemachine.Micros) *timestamppb.Timestamp {
 	if us == 0 {
 		return nil
 	}
-	return timestamppb.New(time.UnixMicro(us))
+	return timestamp(time.UnixMicro(us))
 }
 
 func sagaSummary(row store.Saga) *sagadv1.SagaSummary {

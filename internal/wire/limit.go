@@ -20,7 +20,7 @@ const (
 	TokenBytesMax = 1 << 10
 	// ResultCodeBytesMax, ResultMessageBytesMax, ResultDetailBytesMax and ResultWorkerBytesMax bound a result's texts;
 	// longer ones are cut.
-	ResultCodeBytesMax    = 128
+	ResultCodeBytesMax    = 64
 	ResultMessageBytesMax = 4 << 10
 	ResultDetailBytesMax  = 16 << 10
 	ResultWorkerBytesMax  = 255

@@ -3,7 +3,17 @@
 //	c, err := client.New("http://127.0.0.1:7230")
 //	_, err = client.Register(ctx, c, PlaceOrder)
 //	run, err := client.Start(ctx, c, PlaceOrder, "order-42", Order{...})
-//	receipt, err := run.Wait(ctx)
+//	receipt, err := run.Wait(ctx, client.StopWhenStuck())
+//	var undone *client.CompensatedError
+//	var stuck *client.StuckError
+//	switch {
+//	case err == nil:
+//		// receipt is the saga's output.
+//	case errors.As(err, &undone):
+//		// Nothing of it stands; undone.Cause says why, with the code of the handler's Reject.
+//	case errors.As(err, &stuck):
+//		// It waits for a person, and isn't over. Without StopWhenStuck, Wait would go on.
+//	}
 //
 // A saga's id is yours: starting twice under one id with the same content is one saga, so a start whose answer was lost
 // is simply made again. The client does so by itself while the server can't be reached.
@@ -40,6 +50,7 @@ const (
 // Client talks to sagad. It may be used by many goroutines.
 type Client struct {
 	namespace   string
+	address     string
 	retryFor    time.Duration
 	sagas       sagadv1connect.SagaServiceClient
 	definitions sagadv1connect.DefinitionServiceClient
@@ -101,6 +112,7 @@ func New(address string, opts ...Option) (*Client, error) {
 	})
 	return &Client{
 		namespace:   o.namespace,
+		address:     address,
 		retryFor:    o.retryFor,
 		sagas:       sagadv1connect.NewSagaServiceClient(cc),
 		definitions: sagadv1connect.NewDefinitionServiceClient(cc),
@@ -127,7 +139,7 @@ func newHTTPClient(scheme string) *http.Client {
 }
 
 // call makes a call that may be repeated, and repeats it while the server can't answer. Each try is bounded by timeout.
-func call[Req, Res any](ctx context.Context, do func(context.Context, Req) (Res, error), req Req, retryFor, timeout time.Duration) (Res, error) {
+func call[Req, Res any](ctx context.Context, c *Client, do func(context.Context, Req) (Res, error), req Req, retryFor, timeout time.Duration) (Res, error) {
 	start := time.Now()
 	for delay := retryMin; ; delay = min(2*delay, retryMax) {
 		try, cancel := context.WithTimeout(ctx, timeout)
@@ -137,10 +149,16 @@ func call[Req, Res any](ctx context.Context, do func(context.Context, Req) (Res,
 			return res, nil
 		}
 		if ctx.Err() != nil {
-			return res, fmt.Errorf("%w (the last answer: %w)", context.Cause(ctx), asError(err))
+			e := asError(err, c.address)
+			if !remote(err) && errors.Is(err, ctx.Err()) {
+				// It is the context's own end that came back.
+				e.Message, e.cause = context.Cause(ctx).Error(), errors.Join(context.Cause(ctx), err)
+				return res, e
+			}
+			return res, fmt.Errorf("%w (the last answer: %w)", context.Cause(ctx), e)
 		}
 		if !again(err) || retryFor >= 0 && time.Since(start)+delay > retryFor {
-			return res, asError(err)
+			return res, asError(err, c.address)
 		}
 		// Half of it by chance, so that many clients don't come back at once.
 		timer := time.NewTimer(delay/2 + rand.N(delay/2))

@@ -175,7 +175,8 @@ func TestEndsThatAreErrors(t *testing.T) {
 		t.Errorf("the error says %q", got)
 	}
 	var stuck *client.StuckError
-	if err := wait("order-2", "stuck", client.StopWhenStuck()); !errors.As(err, &stuck) || len(stuck.Items) != 1 {
+	if err := wait("order-2", "stuck", client.StopWhenStuck()); !errors.As(err, &stuck) || len(stuck.Items) != 1 ||
+		!strings.Contains(err.Error(), "1 open operations item, see `sagad ops list --saga order-2`") {
 		t.Fatalf("a stuck saga: %v", err)
 	}
 	operations := sagadv1connect.NewOperationsServiceClient(connect.NewClient(connectinprocess.New(srv.RPC())))
@@ -195,7 +196,7 @@ func TestEndsThatAreErrors(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := run.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := run.Wait(short); !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "deadline exceeded") != 1 {
 		t.Errorf("Wait beyond its context: %v", err)
 	}
 	if err := run.Cancel(ctx, "changed my mind"); err != nil {
@@ -237,8 +238,24 @@ func TestErrorsSayWhich(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Start(ctx, off, placeOrder, "order-1", order{}); !errors.Is(err, client.ErrUnavailable) {
+	if _, err := client.Start(ctx, off, placeOrder, "order-1", order{}); !errors.Is(err, client.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "no sagad answers at "+gone.URL+"; is it running?") {
 		t.Errorf("no server: %v", err)
+	}
+	// All problems of a definition, each once.
+	_, err = client.Register(ctx, c, saga.Define[order, receipt]("bad",
+		saga.Do("reserve", reserve, saga.Value("inputt")), saga.Pivot("charge", charge, saga.Value("inputt"))))
+	if !errors.As(err, &ce) || len(ce.Problems) < 2 {
+		t.Fatalf("a bad definition: %v", err)
+	}
+	text := err.Error()
+	if !strings.Contains(text, fmt.Sprintf("the definition has %d problems:\n  bad.", len(ce.Problems))) || strings.Contains(text, "more, in") {
+		t.Errorf("a bad definition is told as\n%s", text)
+	}
+	for _, p := range ce.Problems {
+		if n := strings.Count(text, p.Step+"."+p.Field+": "+p.Message); n != 1 {
+			t.Errorf("problem %v is told %d times:\n%s", p, n, text)
+		}
 	}
 }
 

@@ -41,16 +41,23 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	text := e.Message
-	if len(e.Problems) > 1 {
-		var b strings.Builder
-		b.WriteString(text)
-		for _, p := range e.Problems[1:] {
-			fmt.Fprintf(&b, "\n%s.%s %s: %s [%s]: %s", p.Definition, p.Step, p.Field, p.Message, p.Rule, p.Mend)
-		}
-		text = b.String()
+	if len(e.Problems) < 2 {
+		return e.Message
 	}
-	return text
+	var b strings.Builder
+	// The message goes on with the first problem.
+	head, _, _ := strings.Cut(e.Message, ": ")
+	b.WriteString(head + ":")
+	for _, p := range e.Problems {
+		place := p.Definition
+		for _, name := range [...]string{p.Step, p.Field} {
+			if name != "" {
+				place += "." + name
+			}
+		}
+		fmt.Fprintf(&b, "\n  %s: %s [%s]: %s", place, p.Message, p.Rule, p.Mend)
+	}
+	return b.String()
 }
 
 // Unwrap gives the sentinel, if there is one, and the transport's error.
@@ -61,10 +68,18 @@ func (e *Error) Unwrap() []error {
 	return []error{e.kind, e.cause}
 }
 
-func asError(err error) error {
+// remote says that a server gave this answer.
+func remote(err error) bool {
 	var cerr *connect.Error
-	if !errors.As(err, &cerr) {
-		return &Error{Code: "UNAVAILABLE", Message: "sagad can't be reached: " + err.Error(), kind: ErrUnavailable, cause: err}
+	return errors.As(err, &cerr) && cerr.IsRemote()
+}
+
+func asError(err error, address string) *Error {
+	var cerr *connect.Error
+	if !errors.As(err, &cerr) || cerr.Code() == connect.CodeUnavailable && !cerr.IsRemote() {
+		return &Error{
+			Code: "UNAVAILABLE", Message: fmt.Sprintf("no sagad answers at %s; is it running? (%v)", address, err), kind: ErrUnavailable, cause: err,
+		}
 	}
 	e := &Error{Code: strings.ToUpper(cerr.Code().String()), Message: cerr.Message(), cause: err}
 	if e.Message == "" {
@@ -173,5 +188,9 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("saga %q waits for a person: %d open operations items, see `sagad ops list`", e.ID, len(e.Items))
+	items := "1 open operations item"
+	if len(e.Items) != 1 {
+		items = fmt.Sprintf("%d open operations items", len(e.Items))
+	}
+	return fmt.Sprintf("saga %q waits for a person: %s, see `sagad ops list --saga %s`", e.ID, items, e.ID)
 }

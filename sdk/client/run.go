@@ -32,7 +32,7 @@ func Register[In, Out any](ctx context.Context, c *Client, def *saga.Definition[
 	if err := def.Err(); err != nil {
 		return Version{}, err
 	}
-	res, err := call(ctx, c.definitions.RegisterDefinition,
+	res, err := call(ctx, c, c.definitions.RegisterDefinition,
 		&sagadv1.RegisterDefinitionRequest{Namespace: c.namespace, Definition: def.Proto()}, c.retryFor, callTimeout)
 	if err != nil {
 		return Version{}, fmt.Errorf("register %s: %w", def.Name(), err)
@@ -75,7 +75,7 @@ func Start[In, Out any](ctx context.Context, c *Client, def *saga.Definition[In,
 	if err != nil {
 		return nil, fmt.Errorf("start %q of %s: the input can't be written as JSON: %w", id, def.Name(), err)
 	}
-	res, err := call(ctx, c.sagas.StartSaga, &sagadv1.StartSagaRequest{
+	res, err := call(ctx, c, c.sagas.StartSaga, &sagadv1.StartSagaRequest{
 		Namespace: c.namespace, Id: id, Definition: def.Name(), Version: o.version, Input: string(input), Labels: o.labels,
 	}, c.retryFor, callTimeout)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Run[Out]) Wait(ctx context.Context, opts ...WaitOption) (Out, error) {
 		portion = time.Second
 	}
 	for {
-		res, err := call(ctx, r.c.sagas.WaitSaga, &sagadv1.WaitSagaRequest{
+		res, err := call(ctx, r.c, r.c.sagas.WaitSaga, &sagadv1.WaitSagaRequest{
 			Namespace: r.c.namespace, Id: r.id, Timeout: durationpb.New(portion),
 		}, untilDone, portion+callTimeout)
 		if err != nil {
@@ -175,20 +175,21 @@ func (r *Run[Out]) output(s *sagadv1.Saga) (Out, error) {
 
 // Get is the saga as it is now.
 func (r *Run[Out]) Get(ctx context.Context) (*sagadv1.Saga, error) {
-	res, err := call(ctx, r.c.sagas.GetSaga, &sagadv1.GetSagaRequest{Namespace: r.c.namespace, Id: r.id}, r.c.retryFor, callTimeout)
+	res, err := call(ctx, r.c, r.c.sagas.GetSaga, &sagadv1.GetSagaRequest{Namespace: r.c.namespace, Id: r.id}, r.c.retryFor, callTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("get %q: %w", r.id, err)
 	}
 	return res.GetSaga(), nil
 }
 
-// ErrTooLate: the saga can't be cancelled any more: it has ended, or is past its pivot and will finish.
+// ErrTooLate: the saga can't be cancelled any more: it has ended, or its pivot was sent. In the latter case it finishes, unless
+// the pivot turns out not to have happened.
 var ErrTooLate = errors.New("too late to cancel")
 
 // Cancel unwinds the saga, if it isn't past its pivot; the reason stays in its history. It returns once that is decided,
 // not when it is done: Wait for that. A saga that unwinds already is no error. Errors: [ErrTooLate], [ErrNotFound].
 func (r *Run[Out]) Cancel(ctx context.Context, reason string) error {
-	res, err := call(ctx, r.c.sagas.CancelSaga, &sagadv1.CancelSagaRequest{
+	res, err := call(ctx, r.c, r.c.sagas.CancelSaga, &sagadv1.CancelSagaRequest{
 		// One id for all tries: a repeat is answered as the first.
 		Namespace: r.c.namespace, Id: r.id, Reason: reason, RequestId: uuid.NewString(),
 	}, r.c.retryFor, callTimeout)
@@ -199,7 +200,7 @@ func (r *Run[Out]) Cancel(ctx context.Context, reason string) error {
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_WILL_UNWIND, sagadv1.CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING:
 		return nil
 	case sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_PAST_PIVOT:
-		return fmt.Errorf("cancel %q: %w: it is past its pivot and will finish", r.id, ErrTooLate)
+		return fmt.Errorf("cancel %q: %w: its pivot was sent; it finishes, unless the pivot turns out not to have happened", r.id, ErrTooLate)
 	}
 	return fmt.Errorf("cancel %q: %w: it has ended", r.id, ErrTooLate)
 }

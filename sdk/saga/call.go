@@ -9,7 +9,7 @@ type Call struct {
 	// RunID names this run of the saga, a UUID.
 	RunID string
 	Step  string
-	// Item is set for steps that run once per item of a list.
+	// Item is reserved for steps that run once per item of a list, which aren't there yet. It is empty.
 	Item     string
 	Activity string
 	// Undo says that this is the compensation.

@@ -121,12 +121,13 @@ func Description(text string) Part {
 
 // MaxParallelCompensations is how many compensations may run at the same time. Default 16.
 func MaxParallelCompensations(n int) Part {
-	return partFunc(func(b *builder) { b.def.MaxParallelCompensations = b.count("MaxParallelCompensations", n) })
+	return partFunc(func(b *builder) { b.def.MaxParallelCompensations = b.count("MaxParallelCompensations", n, 1000) })
 }
 
-func (b *builder) count(what string, n int) int32 {
-	if n < 0 || n > 1_000_000 {
-		b.fail(fmt.Errorf("%s is %d: write 0 to 1000000", what, n))
+// count checks a number; 0 stands for the default.
+func (b *builder) count(what string, n, most int) int32 {
+	if n < 0 || n > most {
+		b.fail(fmt.Errorf("%s is %d: write 1 to %d, or leave it out for the default", what, n, most))
 		return 0
 	}
 	return int32(n)

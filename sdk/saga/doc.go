@@ -11,6 +11,20 @@
 //		}
 //	}
 //
+// # Writing a saga
+//
+// In this order: types of inputs and outputs; a contract for each activity, [Compensatable], [ReadOnly] or [Activity], shared with
+// the workers; then [Define] with steps, [Do], [Read], [Pivot] and [Retriable], in [Parallel] and [If] where needed, whose inputs are
+// [Fields] or a [Value], with [Timeout], [Retry], [Hold] and [Compensation] where the defaults don't fit; at the end a [Return].
+//
+// # Answering
+//
 // Handlers are plain functions, served by package worker. They answer with an output, or with an error: [Reject] for a business
-// no, [RetryAfter], [GiveUp], of compensations [NothingToUndo] and [CantUndo], and any other error for "try again".
+// no, [RetryAfter], [GiveUp], of compensations [NothingToUndo] and [CantUndo], and any other error for "try again". What they are
+// called for is in their context: [IdempotencyKey] first of all, and [CallOf].
+//
+// # For other packages
+//
+// [Kind], [Meaning], [MeaningOf], [Rejection], [Later], [Surrender], [Undoable] and [WithCall] are what package worker, and tests of
+// handlers, take answers apart with. Sagas and handlers don't need them.
 package saga

@@ -63,7 +63,7 @@ type Retry struct {
 }
 
 func (r Retry) policy(b *builder, step string) *sagadv1.RetryPolicy {
-	p := &sagadv1.RetryPolicy{MaxAttempts: b.count("step "+step+": MaxAttempts", r.MaxAttempts), Factor: r.Factor}
+	p := &sagadv1.RetryPolicy{MaxAttempts: b.count("step "+step+": MaxAttempts", r.MaxAttempts, 10_000), Factor: r.Factor}
 	for d, to := range map[*time.Duration]**durationpb.Duration{&r.Initial: &p.Initial, &r.Max: &p.Max, &r.Total: &p.Total} {
 		if *d != 0 {
 			*to = durationpb.New(*d)

@@ -20,6 +20,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,7 +64,7 @@ type Config struct {
 	// AckWait is the engine's setting of the same name: a third of it is how often a running task says that it is alive.
 	// Default 30 s.
 	AckWait time.Duration
-	// Logger gets what goes wrong; never payloads, nor texts of handlers' errors. Default: none.
+	// Logger gets what goes wrong; never payloads, nor texts of handlers' errors. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -81,6 +83,14 @@ const (
 func (c Config) withDefaults() (Config, error) {
 	if (c.URL == "") == (c.Conn == nil) {
 		return c, errors.New("worker: give either the URL of a NATS server or a connection")
+	}
+	for _, server := range strings.Split(c.URL, ",") {
+		// Not quoted as a whole: it may hold a password.
+		switch scheme, _, ok := strings.Cut(strings.TrimSpace(server), "://"); {
+		case !ok:
+		case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, strings.ToLower(scheme)):
+			return c, fmt.Errorf("worker: URL begins with %s://, which is no NATS server's: write for example nats://127.0.0.1:4222 (sagad's own address is the client's)", scheme)
+		}
 	}
 	if c.Namespace == "" {
 		c.Namespace = "default"
@@ -118,7 +128,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("worker: InboxPrefix %q: begin it with %s, engines answer to nothing else", c.InboxPrefix, wire.InboxPrefix)
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, nil
 }
@@ -131,6 +141,8 @@ type Worker struct {
 	counters counters
 	// clock is what is to be added to this machine's clock to have the engine's, in microseconds.
 	clock atomic.Int64
+	// unreachable: that NATS can't be reached was said.
+	unreachable atomic.Bool
 
 	mu       sync.Mutex // of registration, start and stop
 	handlers map[wire.Queue]*handler
@@ -228,7 +240,17 @@ func (w *Worker) options() ([]nats.Option, error) {
 				w.log.Warn("NATS connection lost; trying to reconnect", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { w.log.Info("NATS connection is back", "server", nc.ConnectedServerName()) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			// Once for each outage: the first connection is tried like this too.
+			if !w.unreachable.Swap(true) {
+				w.log.Warn("NATS can't be reached; trying again", "error", err)
+			}
+		}),
+		nats.ConnectHandler(func(*nats.Conn) { w.unreachable.Store(false) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			w.unreachable.Store(false)
+			w.log.Info("NATS connection is back", "server", nc.ConnectedServerName())
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			w.log.Warn("NATS reports an error", "error", err)
 		}),

@@ -183,7 +183,13 @@ func (r *rig) sign(t *workerv1.Task, shard int32) {
 	}
 }
 
-func (r *rig) publish(tasks ...*workerv1.Task) { r.bus.Publish(tasks) }
+// publish sends tasks in messages of their own: what is published at the same moment would share them.
+func (r *rig) publish(tasks ...*workerv1.Task) {
+	r.t.Helper()
+	before := r.bus.Stats().Messages
+	r.bus.Publish(tasks)
+	r.until("the message", func() bool { return r.bus.Stats().Messages > before })
+}
 
 // pack waits for the next result request.
 func (r *rig) pack() *workerv1.ResultPack {
@@ -917,6 +923,7 @@ func TestMisuseIsRefused(t *testing.T) {
 	for name, c := range map[string]worker.Config{
 		"nothing": {}, "both": {URL: "x", Conn: &nats.Conn{}}, "namespace": {URL: "x", Namespace: "a.b"}, "concurrency": {URL: "x", Concurrency: -1},
 		"grace": {URL: "x", Grace: -1}, "inbox": {URL: "x", InboxPrefix: "mine"},
+		"sagad's address": {URL: "http://127.0.0.1:4222"}, "the second": {URL: "nats://127.0.0.1:4222, https://x"},
 	} {
 		if _, err := worker.New(c); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -965,5 +972,46 @@ func TestClosedConnectionEndsTheRun(t *testing.T) {
 	nc.Close()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Error(err)
+	}
+}
+
+// told is a log that says when a message was written, and how often.
+type told struct {
+	slog.Handler
+	message string
+	seen    chan struct{}
+}
+
+func (h told) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.seen <- struct{}{}
+	}
+	return nil
+}
+
+// A worker without a logger of its own says by the default one that NATS can't be reached, once.
+func TestUnreachableServerIsTold(t *testing.T) {
+	before := slog.Default()
+	h := told{slog.NewTextHandler(io.Discard, nil), "NATS can't be reached; trying again", make(chan struct{}, 100)}
+	slog.SetDefault(slog.New(h))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	w, err := worker.New(worker.Config{URL: "nats://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker.Activity(w, saga.Activity[numIn, numOut]{Name: "a.b"}, func(context.Context, numIn) (numOut, error) { return numOut{}, nil })
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.seen:
+	case <-time.After(10 * time.Second):
+		t.Error("nothing was said")
+	}
+	if err := w.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if len(h.seen) > 0 {
+		t.Errorf("it was said %d times more", len(h.seen))
 	}
 }

@@ -63,7 +63,7 @@ func migrate(ctx context.Context, pool *pgxpool.Config, log *slog.Logger) error 
 
 	current, err := schemaVersion(ctx, db)
 	if err != nil {
-		return fmt.Errorf("reading the schema's version: %w", err)
+		return fmt.Errorf("reading the schema's version: %w", explained(err))
 	}
 	if current < newest {
 		began := time.Now()

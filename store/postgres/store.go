@@ -222,6 +222,7 @@ func parse(dsn, node string) (*pgxpool.Config, error) {
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUIDs(conn.TypeMap())
+		registerTimes(conn.TypeMap())
 		conn.TypeMap().RegisterDefaultPgType([][]byte{}, "_bytea")
 		return nil
 	}

@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Load", testLoad},
 		{"SagaFilters", testSagaFilters},
 		{"SagaPages", testSagaPages},
+		{"PagesWhileSagasChange", testPagesWhileSagasChange},
 		{"Items", testItems},
 		{"Strays", testStrays},
 		{"RoundTrip", testRoundTrip},

@@ -166,10 +166,11 @@ func (StepStatus) EnumDescriptor() ([]byte, []int) {
 type CancelAnswer int32
 
 const (
-	CancelAnswer_CANCEL_ANSWER_UNSPECIFIED         CancelAnswer = 0
-	CancelAnswer_CANCEL_ANSWER_WILL_UNWIND         CancelAnswer = 1
-	CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING   CancelAnswer = 2
-	CancelAnswer_CANCEL_ANSWER_TOO_LATE_COMPLETED  CancelAnswer = 3
+	CancelAnswer_CANCEL_ANSWER_UNSPECIFIED        CancelAnswer = 0
+	CancelAnswer_CANCEL_ANSWER_WILL_UNWIND        CancelAnswer = 1
+	CancelAnswer_CANCEL_ANSWER_ALREADY_UNWINDING  CancelAnswer = 2
+	CancelAnswer_CANCEL_ANSWER_TOO_LATE_COMPLETED CancelAnswer = 3
+	// The pivot was sent. The saga finishes, unless the pivot turns out not to have happened.
 	CancelAnswer_CANCEL_ANSWER_TOO_LATE_PAST_PIVOT CancelAnswer = 4
 	// It had already been undone, or abandoned.
 	CancelAnswer_CANCEL_ANSWER_ALREADY_ENDED CancelAnswer = 5
@@ -371,7 +372,7 @@ type Saga struct {
 	Items []*OperationsItem `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
 	// The number of the last transition.
 	LastTransition int64 `protobuf:"varint,6,opt,name=last_transition,json=lastTransition,proto3" json:"last_transition,omitempty"`
-	// Errors of the unwinding, apart from the cause.
+	// W3C trace context of the start.
 	Traceparent   string `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1109,7 +1110,8 @@ type HistoryEntry struct {
 	Number  int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	At      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	Trigger v1.Trigger             `protobuf:"varint,3,opt,name=trigger,proto3,enum=sagad.history.v1.Trigger" json:"trigger,omitempty"`
-	Facts   []*v1.Fact             `protobuf:"bytes,4,rep,name=facts,proto3" json:"facts,omitempty"`
+	// Documents in them are bytes: base64 in JSON.
+	Facts []*v1.Fact `protobuf:"bytes,4,rep,name=facts,proto3" json:"facts,omitempty"`
 	// One for each fact, for people.
 	Sentences     []string `protobuf:"bytes,5,rep,name=sentences,proto3" json:"sentences,omitempty"`
 	RequestId     string   `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`

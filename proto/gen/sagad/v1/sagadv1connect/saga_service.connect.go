@@ -127,7 +127,7 @@ type SagaServiceClient interface {
 	GetHistory(context.Context, *v1.GetHistoryRequest) (*v1.GetHistoryResponse, error)
 	// Before the pivot: unwinds the saga, wherever it waits. The answer says what will happen.
 	CancelSaga(context.Context, *v1.CancelSagaRequest) (*v1.CancelSagaResponse, error)
-	// Reserved for sagas that wait for signals. Now answers UNIMPLEMENTED.
+	// Reserved for sagas that wait for signals, which aren't there yet. Now answers UNIMPLEMENTED.
 	SignalSaga(context.Context, *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error)
 }
 
@@ -175,7 +175,7 @@ type SagaServiceHandler interface {
 	GetHistory(context.Context, *v1.GetHistoryRequest) (*v1.GetHistoryResponse, error)
 	// Before the pivot: unwinds the saga, wherever it waits. The answer says what will happen.
 	CancelSaga(context.Context, *v1.CancelSagaRequest) (*v1.CancelSagaResponse, error)
-	// Reserved for sagas that wait for signals. Now answers UNIMPLEMENTED.
+	// Reserved for sagas that wait for signals, which aren't there yet. Now answers UNIMPLEMENTED.
 	SignalSaga(context.Context, *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error)
 }
 
