@@ -78,7 +78,7 @@ type doorConfig struct {
 	noWorker func(*saga, statemachine.Call) bool
 	// busHealthy says that what is published gets somewhere.
 	busHealthy func() bool
-	metrics  *metrics
+	metrics    *metrics
 	// quarantined is told of each saga that is put aside. Stack is empty unless it is a panic's.
 	quarantined func(g *saga, stack string)
 	// traced says that durable transitions of sagas that are traced are wanted.

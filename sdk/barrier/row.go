@@ -42,7 +42,7 @@ func (tx Tx) claim(ctx context.Context, key, asked string, attempt int) (*row, e
 		return nil, err
 	}
 	again, err := tx.exec(ctx, `UPDATE sagad_barrier SET outcome = 'started', attempt = $1, result = ''
-		WHERE idempotency_key = $2 AND asked = $3 AND outcome = 'rejected' AND undone = 0 AND attempt <= $4`, attempt, key, asked, attempt)
+		WHERE idempotency_key = $2 AND asked = $3 AND outcome = 'rejected' AND undone = 0 AND attempt < $4`, attempt, key, asked, attempt)
 	if err != nil {
 		return nil, fmt.Errorf("barrier: claiming %s: %w", key, err)
 	}
