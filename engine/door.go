@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"runtime/debug"
@@ -1012,6 +1011,3 @@ func fingerprint(it *store.Item) string {
 	fmt.Fprintf(h, "%s\x00%d\x00%s\x00%d\x00%s", it.Definition, it.Kind, it.Step, it.Direction, it.Code)
 	return hex.EncodeToString(h.Sum(nil))
 }
-
-// errGone ends a door whose shard belongs to somebody else now.
-var errGone = errors.New("the shard has moved")

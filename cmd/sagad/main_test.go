@@ -125,19 +125,19 @@ func dev(t *testing.T, args ...string) *process {
 }
 
 // stop asks it to stop and says how that went, and how long it took.
-func (p *process) stop() (error, time.Duration) {
+func (p *process) stop() (took time.Duration, err error) {
 	start := time.Now()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case err := <-p.done:
 		p.done <- err
-		return err, time.Since(start)
+		return time.Since(start), err
 	case <-time.After(20 * time.Second):
 		_ = p.cmd.Process.Kill()
 		p.t.Errorf("sagad doesn't stop\n%s", p.logs)
 		err := <-p.done
 		p.done <- err
-		return err, time.Since(start)
+		return time.Since(start), err
 	}
 }
 
@@ -421,7 +421,7 @@ func TestDevGoesOn(t *testing.T) {
 	p.sagad("saga", "start", "sleepy", "open").want(t, 0)
 	second := execute(t, "", nil, "dev", "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", dir)
 	second.want(t, exitFailed, dir)
-	if err, took := p.stop(); err != nil || took > 10*time.Second {
+	if took, err := p.stop(); err != nil || took > 10*time.Second {
 		t.Errorf("it stopped with %v after %v\n%s", err, took, p.logs)
 	}
 
@@ -448,7 +448,7 @@ func TestDevCleansUpAndSaysWhatIsWrong(t *testing.T) {
 	execute(t, "", nil, "dev", "--ephemeral", "--listen", "127.0.0.1:"+port, "--nats-listen", "127.0.0.1:0").want(t, exitFailed, "in use", "--listen")
 	_, port, _ = strings.Cut(strings.TrimPrefix(p.nats, "nats://"), ":")
 	execute(t, "", nil, "dev", "--ephemeral", "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:"+port).want(t, exitFailed, "in use", "--nats-listen")
-	if err, took := p.stop(); err != nil || took > 10*time.Second {
+	if took, err := p.stop(); err != nil || took > 10*time.Second {
 		t.Errorf("it stopped with %v after %v\n%s", err, took, p.logs)
 	}
 	if left, _ := os.ReadDir(temp); len(left) != 0 {

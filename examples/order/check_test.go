@@ -78,7 +78,7 @@ func TestFaultsComeAtTheirRates(t *testing.T) {
 			t.Errorf("fault %d: %.4f of all, want about %.4f", k, got, want)
 		}
 	}
-	if f.choose("o", "ship", 1) != f.choose("o", "ship", 1) {
+	if first := f.choose("o", "ship", 1); first != f.choose("o", "ship", 1) {
 		t.Error("the same attempt fares differently")
 	}
 }

@@ -133,7 +133,7 @@ type number struct {
 
 // numberValue reads a literal. The common ones become plain CEL values, which print the same digits.
 func numberValue(raw []byte, k kind) ref.Val {
-	whole := bytes.IndexAny(raw, ".eE") < 0
+	whole := !bytes.ContainsAny(raw, ".eE")
 	switch {
 	case whole && k != kindNumber:
 		if len(raw) <= 20 {

@@ -648,7 +648,7 @@ func typeOf(raw []byte) typeSet {
 	case '{':
 		return typeObject
 	}
-	if bytes.IndexAny(raw, ".eE") < 0 || parseDecimal(raw).integral() {
+	if !bytes.ContainsAny(raw, ".eE") || parseDecimal(raw).integral() {
 		return typeInteger
 	}
 	return typeNumber

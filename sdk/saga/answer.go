@@ -55,6 +55,8 @@ func (s Surrender) Unwrap() error { return s.Err }
 func GiveUp(err error) error { return Surrender{Err: err} }
 
 // NothingToUndo is the answer of a compensation that finds nothing of the action.
+//
+//lint:ignore ST1012 it is an answer, and is read as one
 var NothingToUndo = errors.New("nothing to undo")
 
 // Undoable is a compensation that can't be done.

@@ -47,7 +47,7 @@ func (w *Worker) attempt(j *job) (r *workerv1.Result, handBack bool) {
 	ctx, span := w.span(ctx, t)
 	defer span.End()
 	undo := t.Direction == workerv1.Direction_DIRECTION_UNDO
-	output, err, stack := call(saga.WithCall(ctx, &saga.Call{
+	output, stack, err := call(saga.WithCall(ctx, &saga.Call{
 		Namespace: t.Namespace, SagaID: t.SagaId, RunID: t.RunId, Step: t.Step, Item: t.Item, Activity: t.Activity, Undo: undo,
 		Generation: int(t.Generation), Attempt: int(t.Attempt), IdempotencyKey: t.IdempotencyKey, ActionKey: t.ActionKey,
 	}), j.h, t)
@@ -79,7 +79,7 @@ func (p panicked) Error() string { return "panic: " + p.value }
 
 // call calls a handler and survives its panics; stack is set if there was one. It doesn't return if the handler ends its
 // goroutine.
-func call(ctx context.Context, h *handler, t *workerv1.Task) (output []byte, err error, stack []byte) {
+func call(ctx context.Context, h *handler, t *workerv1.Task) (output, stack []byte, err error) {
 	returned := false
 	defer func() {
 		if returned {
@@ -91,7 +91,7 @@ func call(ctx context.Context, h *handler, t *workerv1.Task) (output []byte, err
 	}()
 	output, err = h.call(ctx, t)
 	returned = true
-	return output, err, nil
+	return output, nil, err
 }
 
 // printed is a panic's value in words, even if printing it panics.

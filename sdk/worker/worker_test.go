@@ -249,7 +249,6 @@ type numOut struct {
 var (
 	reserve = saga.Compensatable[numIn, numOut]{Name: "inventory.reserve"}
 	plain   = saga.Activity[numIn, numOut]{Name: "plain"}
-	loose   = saga.ReadOnly[any, json.RawMessage]{Name: "loose"}
 )
 
 func TestActionAndCompensation(t *testing.T) {
