@@ -41,6 +41,7 @@ var allowed = map[string][]string{
 	"internal/server":  {"engine", "statemachine", "store", "internal/expr", "internal/wire", "proto/gen", "internal/telemetry"},
 	"sdk/saga":         {"statemachine", "internal/expr", "internal/retry", "internal/wire", "proto/gen"},
 	"sdk/worker":       {"sdk/saga", "internal/wire", "internal/expr", "internal/retry", "proto/gen"},
+	"sdk/barrier":      {"sdk/saga", "internal/wire"},
 	"sdk/client":       {"sdk/saga", "internal/wire", "internal/retry", "proto/gen"},
 	"proto/gen":        {"proto/gen"},
 }

@@ -115,7 +115,7 @@ func answerOf[Out any](r *row, call *saga.Call, asked string) (a Answer[Out], er
 			return a, fmt.Errorf("barrier: the stored result of %s can't be read: %w", call.IdempotencyKey, err)
 		}
 		return a, nil
-	case false:
+	case r.undone && call.Attempt > r.attempt:
 		return a, ErrCompensated
 	}
 	var no saga.Rejection

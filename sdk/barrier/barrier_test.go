@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
@@ -385,6 +386,64 @@ func TestAFailureStoresNothing(t *testing.T) {
 		}
 		b.check(2, 31)
 	})
+}
+
+// An attempt that runs out of time leaves nothing, even if its handler commits.
+func TestACancelledAttemptStoresNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bank) {
+		ctx, cancel := context.WithCancel(do("pay", 1, 1))
+		x := b.begin()
+		_, err := debit(ctx, x, in30, func() error { cancel(); return nil })
+		b.want("a cancelled attempt", err, context.Canceled)
+		if err := x.commit(); err != nil {
+			t.Error(err)
+		}
+		b.check(0, 0)
+		_, err = b.debit(do("pay", 1, 2), in30, nil)
+		b.want("the next attempt", err, nil)
+		b.check(1, 30)
+	})
+}
+
+// What isn't rolled back for sure is no rejection, since that says that nothing was done.
+func TestARejectionInATransactionThatIsOver(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bank) {
+		ctx, cancel := context.WithCancel(do("pay", 1, 1))
+		x := b.begin()
+		_, err := debit(ctx, x, in30, func() error {
+			cancel()
+			if err := x.commit(); err != nil {
+				t.Error(err)
+			}
+			return saga.Reject("NO", "no")
+		})
+		if m := saga.MeaningOf(err, false); m.Kind != saga.Failed || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v means %+v", err, m)
+		}
+	})
+}
+
+// Under a stricter isolation a repeat that can't see the one before fails, and the next attempt gets the stored result.
+func TestStricterIsolation(t *testing.T) {
+	b := &bank{t: t, begin: databases["pgx"](t)}
+	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
+		x := b.begin()
+		if err := x.exec("SET TRANSACTION ISOLATION LEVEL " + level); err != nil {
+			t.Fatal(err)
+		}
+		x.sum("SELECT count(*) FROM effect") // takes the snapshot
+		first, err := b.debit(do(level, 1, 1), in30, nil)
+		b.want("the first", err, nil)
+		_, err = debit(do(level, 1, 2), x, in30, nil)
+		if code := (*pgconn.PgError)(nil); !errors.As(err, &code) || code.Code != "40001" {
+			t.Errorf("%s: %v, want a serialization failure", level, err)
+		}
+		x.rollback()
+		if again, err := b.debit(do(level, 1, 3), in30, nil); err != nil || again != first {
+			t.Errorf("%s: %v, %v; want %v", level, again, err, first)
+		}
+	}
+	b.check(2, 60)
 }
 
 func TestOtherInputIsRefused(t *testing.T) {

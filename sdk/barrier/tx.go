@@ -3,6 +3,7 @@ package barrier
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 )
 
@@ -37,10 +38,10 @@ func Pgx[Tag interface{ RowsAffected() int64 }, Row scanner](tx interface {
 	})
 }
 
-// Postgres is for a transaction of database/sql on PostgreSQL 14 or later, whatever the driver.
+// Postgres is for a transaction of database/sql on PostgreSQL 14 or later. It is tested with pgx's driver.
 func Postgres(tx *sql.Tx) Tx { return postgres(standard(tx)) }
 
-// SQLite is for a transaction of database/sql on SQLite 3.38 or later, whatever the driver.
+// SQLite is for a transaction of database/sql on SQLite 3.38 or later. It is tested with modernc.org/sqlite.
 func SQLite(tx *sql.Tx) Tx {
 	t := standard(tx)
 	t.table, t.now = SQLiteTable, "unixepoch()"
@@ -75,10 +76,11 @@ func (tx Tx) guard(ctx context.Context, body func() error) error {
 	}
 	failure := body()
 	if failure != nil {
+		late := ctx.Err()
 		ctx = context.WithoutCancel(ctx)
 		if _, err := tx.exec(ctx, "ROLLBACK TO SAVEPOINT sagad_barrier"); err != nil {
-			// Not wrapped: a rejection says that nothing was done, which isn't sure any more.
-			return fmt.Errorf("barrier: going back to the savepoint: %w; before that: %v", err, failure)
+			// The failure isn't wrapped: a rejection says that nothing was done, which isn't sure any more.
+			return errors.Join(fmt.Errorf("barrier: going back to the savepoint: %w; before that: %v", err, failure), late)
 		}
 	}
 	if _, err := tx.exec(ctx, "RELEASE SAVEPOINT sagad_barrier"); err != nil {
