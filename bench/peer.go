@@ -53,6 +53,7 @@ func (s *suite) runPeer(ctx context.Context, mode string, l load) (figures, erro
 		args = append(args, "-inflight", strconv.Itoa(l.InFlight))
 	}
 	cmd := exec.CommandContext(ctx, s.peer.binary, args...)
+	cmd.Env = measuredEnv()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute // it drops its schema
 	stdout, err := cmd.StdoutPipe()

@@ -38,6 +38,7 @@ func spawn(ctx context.Context, role string, config, ready any, stderr io.Writer
 		return nil, err
 	}
 	p := &process{role: role, cmd: exec.Command(self, "-role="+role), exited: make(chan struct{})}
+	p.cmd.Env = measuredEnv()
 	p.cmd.Stderr = stderr
 	// A group of its own: an interrupt at the terminal is ours to handle.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -188,4 +189,14 @@ func busy() (time.Duration, error) {
 		ticks += n
 	}
 	return time.Duration(ticks) * tick, nil
+}
+
+// measuredEnv is the environment of all processes that are measured, ours and the peer's: with the garbage collector set as a
+// sagad node sets it for itself.
+func measuredEnv() []string {
+	env := os.Environ()
+	if os.Getenv("GOGC") == "" {
+		env = append(env, "GOGC=400")
+	}
+	return env
 }

@@ -805,6 +805,16 @@ func (d *door) unsend(g *saga, i int) {
 	d.sends.release(x)
 }
 
+// resend makes all attempts that are out due: the bus has lost what it had.
+func (d *door) resend(now statemachine.Micros) {
+	d.clock(now)
+	for i := range d.sends.lists {
+		for x := d.sends.lists[i].first; x != nil; x = x.next {
+			x.due = min(x.due, d.now)
+		}
+	}
+}
+
 // redispatch sends attempts again that have had no result for long.
 func (d *door) redispatch() {
 	for n := 0; n < redispatchMax; n++ {

@@ -571,6 +571,35 @@ func TestDoorWaitsForTheBus(t *testing.T) {
 	}
 }
 
+// TestDoorResends: what is out is sent again at once when the bus has lost it, once, and later again as ever.
+func TestDoorResends(t *testing.T) {
+	r := newRig(t, 1)
+	r.door.cfg.redispatchAfter = time.Second // the attempts have 5
+	for i := range 3 {
+		r.submit(r.start(fmt.Sprint("s-", i), `{"amount":1}`))
+	}
+	r.drive()
+	sent := len(r.tasks)
+	r.drive()
+	if len(r.tasks) != sent {
+		t.Fatal("sent again without a reason")
+	}
+	r.door.resend(r.now)
+	r.drive()
+	if len(r.tasks) != 2*sent || r.tasks[sent].Dispatch != 2 {
+		t.Fatalf("%d tasks, want each of %d sent again", len(r.tasks), sent)
+	}
+	r.drive()
+	if len(r.tasks) != 2*sent {
+		t.Error("sent a third time")
+	}
+	r.now += 2 * time.Second.Microseconds()
+	r.drive()
+	if len(r.tasks) != 3*sent {
+		t.Errorf("%d tasks, want a third sending of each when it is due", len(r.tasks))
+	}
+}
+
 // TestDoorForgetsEnded: ended sagas stay for a while, and not more than a number of them; a late repeat of one that is
 // gone is still one.
 func TestDoorForgetsEnded(t *testing.T) {

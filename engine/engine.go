@@ -261,13 +261,35 @@ func (e *Engine) Stop(ctx context.Context) error {
 // Healthy tells what keeps this node from working; nil if nothing does. The store's health is asked for by its own
 // Ping.
 func (e *Engine) Healthy() error {
+	twin := e.NameTaken()
 	switch {
+	case twin != nil:
+		return twin
 	case !e.placement.valid():
 		return errors.New("the node's leases can't be renewed: look at the database")
 	case !e.bus.Healthy():
-		return errors.New("the bus isn't connected: sagas start, and go on when it is back")
+		return errors.New("the bus isn't connected or takes no tasks: sagas start, and go on when it does")
 	}
 	return nil
+}
+
+// NameTaken is an error that says so if another process runs under this node's name and holds its shards.
+func (e *Engine) NameTaken() error {
+	if twin := e.placement.twin.Load(); twin != nil {
+		return fmt.Errorf("another process, at %s, runs under this node's name %q and has taken its shards: "+
+			"give each node a name of its own, or stop one of the two", twin.Address, twin.Name)
+	}
+	return nil
+}
+
+// Redispatch sends all attempts again that this node's shards wait for, soon: call it when the bus has lost what it had.
+// Without it they are sent again only after [Config.RedispatchAfter] each.
+func (e *Engine) Redispatch() {
+	for i := range e.shards {
+		if s := e.shards[i].Load(); s != nil {
+			s.mail.redispatch()
+		}
+	}
 }
 
 // ShardCount is the number of shards, fixed when the database was initialised. It is 0 before Start.

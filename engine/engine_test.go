@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -853,6 +854,38 @@ func TestChanges(t *testing.T) {
 			t.Error("a watcher is left")
 		}
 		w.end()
+	})
+}
+
+// Two processes under one name: the first, whose shards are gone, says so once, and works again when the other has ended.
+func TestNameTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newManualWorld(t, 4)
+		var logs bytes.Buffer
+		first := w.start("twin", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&logs, nil)); c.Address = "http://first" })
+		time.Sleep(time.Minute)
+		if err := first.NameTaken(); err != nil || first.Engine.Healthy() != nil {
+			t.Fatalf("alone: %v, %v", err, first.Engine.Healthy())
+		}
+		second := w.start("twin", func(c *Config) { c.Address = "http://second" })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := first.NameTaken(); err == nil || !strings.Contains(err.Error(), "http://second") || first.Engine.Healthy() == nil {
+			t.Errorf("the first says %v, and is healthy: %v", err, first.Engine.Healthy())
+		}
+		if err := second.NameTaken(); err != nil {
+			t.Errorf("the second says %v", err)
+		}
+		second.halt()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := first.NameTaken(); err != nil || len(first.Owned()) != 4 {
+			t.Errorf("alone again: %v, it owns %v", err, first.Owned())
+		}
+		w.end()
+		if n := strings.Count(logs.String(), "another process runs under this node's name"); n != 1 {
+			t.Errorf("said %d times:\n%s", n, &logs)
+		}
 	})
 }
 

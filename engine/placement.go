@@ -35,6 +35,8 @@ type placement struct {
 	stopped bool
 	// addresses of the owners, by shard; "" for none.
 	addresses atomic.Pointer[[]string]
+	// twin is another process that holds shards under this node's name; nil if there is none.
+	twin atomic.Pointer[store.Node]
 
 	// Of the loop alone.
 	nodes      []store.Node
@@ -166,6 +168,7 @@ func (p *placement) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.look(leases)
 	addresses := make([]string, len(p.e.shards))
 	var take, give []int
 	now := time.Now()
@@ -211,6 +214,25 @@ func (p *placement) try(ctx context.Context) error {
 	}
 	p.give(give)
 	return nil
+}
+
+// look finds out whether another process runs under this node's name. It took this node's shards for those of its own last
+// run, so this node is the one that has none, and the only one that can tell.
+func (p *placement) look(leases []store.Lease) {
+	var twin *store.Node
+	for i := range leases {
+		if n := &leases[i].Node; leases[i].Live && n.Name == p.e.node.Name && n.Boot != p.e.node.Boot {
+			twin = n
+			break
+		}
+	}
+	switch before := p.twin.Swap(twin); {
+	case twin != nil && (before == nil || before.Boot != twin.Boot):
+		p.log.Warn("another process runs under this node's name and has taken its shards: give each node a name of its own "+
+			"(--node-name), or stop one of the two", "node", twin.Name, "other_address", twin.Address, "other_boot", twin.Boot.String())
+	case twin == nil && before != nil:
+		p.log.Info("no other process holds shards under this node's name any more", "node", before.Name)
+	}
 }
 
 // take acquires shards and starts their goroutines.
@@ -302,8 +324,8 @@ func (p *placement) placed(shard int) string {
 }
 
 // reclaim gives back the leases of an earlier process under this node's name, so that a restart needn't wait for their
-// end. Names are unique among the nodes that run; if one isn't, the fence keeps the data safe, and the nodes take
-// shards from each other once.
+// end. Names are unique among the nodes that run; if one isn't, the fence keeps the data safe, the later node takes all
+// shards of the earlier one, and that one says so.
 func (p *placement) reclaim(ctx context.Context) error {
 	leases, err := p.st.Leases(ctx)
 	if err != nil {

@@ -75,6 +75,7 @@ type mailbox struct {
 	events []*event
 	found  []lookedUp
 	swept  [][]sagaKey
+	resend bool
 	closed bool
 	wake   chan struct{}
 }
@@ -119,13 +120,21 @@ func (m *mailbox) sweep(unfinished []sagaKey) {
 	m.signal()
 }
 
-// take hands over what there is. spare is a slice to gather the next events in.
-func (m *mailbox) take(spare []*event) (events []*event, found []lookedUp, swept [][]sagaKey) {
+// redispatch asks for all attempts that are out to be sent again.
+func (m *mailbox) redispatch() {
 	m.mu.Lock()
-	events, found, swept = m.events, m.found, m.swept
-	m.events, m.found, m.swept = spare[:0], nil, nil
+	m.resend = true
 	m.mu.Unlock()
-	return events, found, swept
+	m.signal()
+}
+
+// take hands over what there is. spare is a slice to gather the next events in.
+func (m *mailbox) take(spare []*event) (events []*event, found []lookedUp, swept [][]sagaKey, resend bool) {
+	m.mu.Lock()
+	events, found, swept, resend = m.events, m.found, m.swept, m.resend
+	m.events, m.found, m.swept, m.resend = spare[:0], nil, nil, false
+	m.mu.Unlock()
+	return events, found, swept, resend
 }
 
 // close lets nobody in any more and returns who was.
@@ -221,7 +230,7 @@ func (s *shard) run() {
 // turn takes what has arrived and decides it. It says whether there is more to do at once.
 func (l *loop) turn() (more bool) {
 	now := l.e.clock.now()
-	events, found, swept := l.mail.take(l.spare)
+	events, found, swept, resend := l.mail.take(l.spare)
 	l.door.submit(events)
 	clear(events)
 	l.spare = events
@@ -231,6 +240,9 @@ func (l *loop) turn() (more bool) {
 			l.e.metrics.repaired.Add(float64(n))
 			l.e.log.Warn("sagas that nothing would have woken were repaired", "shard", l.grant.Shard, "sagas", n)
 		}
+	}
+	if resend {
+		l.door.resend(now)
 	}
 	batch := l.door.step(now)
 	l.flush()

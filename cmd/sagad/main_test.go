@@ -437,6 +437,80 @@ func TestDevGoesOn(t *testing.T) {
 	p.sagad("saga", "cancel", "open", "--reason", "over").want(t, 0, "unwinds")
 }
 
+// A watch goes on, from the next number, when the server was killed and is back.
+func TestWatchOutlivesAKill(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	p := dev(t, "--data-dir", dir)
+	p.register(sleepy)
+	p.sagad("saga", "start", "sleepy", "open").want(t, 0)
+	var out, errOut logBuffer
+	watch := exec.Command(binary, "saga", "watch", "open")
+	watch.Env = environment("SAGAD_ADDRESS=" + p.url)
+	watch.Stdout, watch.Stderr = &out, &errOut
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- watch.Wait() }()
+	defer func() { _ = watch.Process.Kill() }()
+	shown := func(b *logBuffer, text string) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(b.String(), text); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("it doesn't say %q:\n%s%s", text, &out, &errOut)
+			}
+		}
+	}
+	shown(&out, "   1  ")
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	p.done <- nil
+	shown(&errOut, "reconnecting")
+
+	address := strings.TrimPrefix(p.url, "http://")
+	p = dev(t, "--data-dir", dir, "--listen", address)
+	p.sagad("saga", "cancel", "open", "--reason", "over").want(t, 0, "unwinds")
+	shown(&out, "cancel")
+	select {
+	case err := <-ended:
+		t.Errorf("the watch of an open saga ended: %v\n%s%s", err, &out, &errOut)
+	default:
+	}
+	if n := strings.Count(out.String(), "   1  "); n != 1 {
+		t.Errorf("the first entry is shown %d times:\n%s", n, &out)
+	}
+	if n := strings.Count(errOut.String(), "reconnecting"); n != 1 {
+		t.Errorf("said %d times that it reconnects:\n%s", n, &errOut)
+	}
+}
+
+// When the data folder is deleted under it, nothing more is acknowledged, and it says that it isn't ready.
+func TestDevNoticesThatItsDataIsGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	p := dev(t, "--data-dir", dir)
+	p.register(echo)
+	p.sagad("saga", "start", "echo", "kept").want(t, 0)
+	if err := os.RemoveAll(filepath.Join(dir, "store")); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		res, err := http.Get(p.url + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode == http.StatusServiceUnavailable {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it is still ready")
+		}
+	}
+	if !strings.Contains(p.logs.String(), "deleted, moved or replaced under sagad") {
+		t.Errorf("it doesn't say what happened:\n%s", p.logs)
+	}
+}
+
 func TestDevCleansUpAndSaysWhatIsWrong(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)

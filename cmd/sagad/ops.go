@@ -58,18 +58,23 @@ func (c *opsList) Run(ctx context.Context, g *globals) error {
 	}
 	t := newTable(g.stdout, "SAGA", "ITEM", "STATUS", "BLOCKS", "WHAT", "STEP", "OPEN FOR", "ATTEMPTS", "ERROR")
 	for _, it := range all.Items {
-		blocks := "no"
-		if it.Blocking {
-			blocks = "yes"
-		}
-		open := ago(it.OpenedAt)
-		if it.Status == historyv1.ItemStatus_ITEM_STATUS_CLOSED && it.OpenedAt != nil && it.ChangedAt != nil {
-			open = span(it.ChangedAt.AsTime().Sub(it.OpenedAt.AsTime()))
-		}
-		t.row(it.SagaId, fmt.Sprint(it.Number), word(it.Status, "ITEM_STATUS_"), blocks, statemachine.KindWords(it.Kind),
-			callName(it), open, number(it.Attempts), errorText(it.Error))
+		t.row(itemRow(it)...)
 	}
 	return t.end()
+}
+
+// itemRow is an item's line in a list.
+func itemRow(it *sagadv1.OperationsItem) []string {
+	blocks := "no"
+	if it.Blocking {
+		blocks = "yes"
+	}
+	open := ago(it.OpenedAt)
+	if it.Status == historyv1.ItemStatus_ITEM_STATUS_CLOSED && it.OpenedAt != nil && it.ChangedAt != nil {
+		open = span(it.ChangedAt.AsTime().Sub(it.OpenedAt.AsTime()))
+	}
+	return []string{it.SagaId, fmt.Sprint(it.Number), word(it.Status, "ITEM_STATUS_"), blocks, statemachine.KindWords(it.Kind),
+		callName(it), open, number(it.Attempts), cell(errorText(it.Error))}
 }
 
 // callName is empty if the item is about the saga as a whole.

@@ -72,6 +72,21 @@ func oneLine(s string) string {
 	}, s)
 }
 
+// cellRunesMax is how much of a text fits a list's cell; the saga's or item's own page shows all of it.
+const cellRunesMax = 80
+
+// cell cuts text to what a list has room for.
+func cell(s string) string {
+	if len(s) <= cellRunesMax {
+		return s
+	}
+	runes := []rune(s)
+	if len(runes) <= cellRunesMax {
+		return s
+	}
+	return strings.TrimRight(string(runes[:cellRunesMax-3]), " ") + "..."
+}
+
 // when is a time for people, in their zone.
 func when(t *timestamppb.Timestamp) string {
 	if t == nil {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"connectrpc.com/connect/v2"
 
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
@@ -78,5 +82,55 @@ func TestCancelText(t *testing.T) {
 	got := cancelText("x", &sagadv1.CancelSagaResponse{Answer: sagadv1.CancelAnswer_CANCEL_ANSWER_TOO_LATE_PAST_PIVOT})
 	if want := "too late: the pivot of saga x was sent; x finishes, unless the pivot turns out not to have happened."; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestCell(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "short": "short", strings.Repeat("x", 80): strings.Repeat("x", 80), strings.Repeat("ä", 80): strings.Repeat("ä", 80),
+		strings.Repeat("x", 4096): strings.Repeat("x", 77) + "...", strings.Repeat("ä", 81): strings.Repeat("ä", 77) + "...",
+	} {
+		if got := cell(in); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+// Errors' texts may have 4 KiB; lists stay lists.
+func TestListsCutTexts(t *testing.T) {
+	long := &historyv1.Error{Code: "NO_SEAT", Message: strings.Repeat("no seat ", 500)}
+	rows := [][]string{
+		sagaRow(&sagadv1.SagaSummary{Id: "a", Cause: &historyv1.Cause{Kind: historyv1.CauseKind_CAUSE_KIND_REJECTED, Step: "seat", Attempt: 1, Error: long}}),
+		itemRow(&sagadv1.OperationsItem{SagaId: "a", Number: 1, Error: long}),
+	}
+	for _, row := range rows {
+		if last := row[len(row)-1]; len(last) > 80 || !strings.Contains(last, "NO_SEAT") || !strings.HasSuffix(last, "...") {
+			t.Errorf("%q", last)
+		}
+	}
+}
+
+func TestBut(t *testing.T) {
+	if got := but("") + but("NATS is away"); got != ", but NATS is away" {
+		t.Error(got)
+	}
+}
+
+func TestPassing(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{connect.NewError(connect.CodeUnavailable, "x"), true},
+		{connect.NewError(connect.CodeCanceled, "x"), true},
+		{connect.NewError(connect.CodeInvalidArgument, "protocol error: incomplete envelope: unexpected EOF"), true},
+		{connect.NewError(connect.CodeInternal, "stream reset"), true},
+		{connect.NewError(connect.CodeNotFound, "no such saga"), false},
+		{connect.NewError(connect.CodeResourceExhausted, "too large"), false},
+		{os.ErrClosed, false},
+	} {
+		if got := passing(tt.err); got != tt.want {
+			t.Errorf("%v: %v", tt.err, got)
+		}
 	}
 }

@@ -327,11 +327,7 @@ func (c *sagaList) Run(ctx context.Context, g *globals) error {
 	}
 	t := newTable(g.stdout, "ID", "STATUS", "DEFINITION", "STARTED", "FOR", "CAUSE")
 	for _, s := range all.Sagas {
-		lasted := ago(s.StartedAt)
-		if s.Status >= sagadv1.SagaStatus_SAGA_STATUS_COMPLETED && s.ChangedAt != nil && s.StartedAt != nil {
-			lasted = span(s.ChangedAt.AsTime().Sub(s.StartedAt.AsTime()))
-		}
-		t.row(s.Id, statusText(s), fmt.Sprintf("%s/%d", s.Definition, s.Version), when(s.StartedAt), lasted, causeText(s.Cause))
+		t.row(sagaRow(s)...)
 	}
 	if err := t.end(); err != nil {
 		return err
@@ -340,6 +336,15 @@ func (c *sagaList) Run(ctx context.Context, g *globals) error {
 		fmt.Fprintf(g.stderr, "there are more: --limit %d or --all\n", c.Limit*2)
 	}
 	return nil
+}
+
+// sagaRow is a saga's line in a list.
+func sagaRow(s *sagadv1.SagaSummary) []string {
+	lasted := ago(s.StartedAt)
+	if s.Status >= sagadv1.SagaStatus_SAGA_STATUS_COMPLETED && s.ChangedAt != nil && s.StartedAt != nil {
+		lasted = span(s.ChangedAt.AsTime().Sub(s.StartedAt.AsTime()))
+	}
+	return []string{s.Id, statusText(s), fmt.Sprintf("%s/%d", s.Definition, s.Version), when(s.StartedAt), lasted, cell(causeText(s.Cause))}
 }
 
 type sagaWatch struct {
@@ -355,6 +360,7 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 	from := max(c.From, 1)
 	last := sagadv1.SagaStatus_SAGA_STATUS_UNSPECIFIED
 	var day string
+	told := false // that the connection broke, once until it is back
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 2*time.Second) {
 		err := func() error {
 			stream, err := a.sagas.WatchSaga(ctx, &sagadv1.WatchSagaRequest{Namespace: g.Namespace, Id: c.ID, From: from})
@@ -368,7 +374,7 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 					return err
 				}
 				from, last = res.Entry.Number+1, res.Status
-				delay = 100 * time.Millisecond
+				delay, told = 100*time.Millisecond, false
 				if g.Format == "json" {
 					if err := g.jsonLine(res); err != nil {
 						return err
@@ -386,9 +392,12 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 			return nil
 		case ctx.Err() != nil:
 			return nil
-		case from > max(c.From, 1) && connect.CodeOf(err) == connect.CodeUnavailable:
+		case from > max(c.From, 1) && passing(err):
 			// It was there: go on where it broke off.
-			fmt.Fprintf(g.stderr, "interrupted, goes on from %d\n", from)
+			if !told {
+				told = true
+				fmt.Fprintf(g.stderr, "the connection broke (%s): reconnecting until it is back, to go on from %d\n", oneLine(cell(err.Error())), from)
+			}
 			select {
 			case <-ctx.Done():
 				return nil
@@ -398,6 +407,22 @@ func (c *sagaWatch) Run(ctx context.Context, g *globals) error {
 			return a.failed(err)
 		}
 	}
+}
+
+// passing says that an error of a watch may be over the next time: the server says so, or it went away amid the call. What
+// else a server says is final, and so is what can't be printed.
+func passing(err error) bool {
+	var cerr *connect.Error
+	if !errors.As(err, &cerr) {
+		return false
+	}
+	switch cerr.Code() {
+	case connect.CodeUnavailable, connect.CodeCanceled: // the user's own is known by the context
+		return true
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeInvalidArgument, connect.CodeDeadlineExceeded, connect.CodeAborted, connect.CodeDataLoss:
+		return !cerr.IsRemote() // a stream that was cut: half a message, a reset connection
+	}
+	return false
 }
 
 // printEntry prints an entry, after a line with its date if that isn't day. All times of a history are UTC: it may be read

@@ -48,8 +48,16 @@ func (c *serveCommand) Run(ctx context.Context, g *globals) error {
 		Version:              version(),
 	}
 	return g.serve(ctx, cfg, func(n *node.Node) {
-		fmt.Fprintf(g.stdout, "sagad serve (version %s) is ready at %s as node %s\n", version(), n.URL(), n.Name())
+		fmt.Fprintf(g.stdout, "sagad serve (version %s) is ready at %s as node %s%s\n", version(), n.URL(), n.Name(), but(n.Waits()))
 	})
+}
+
+// but goes on after "is ready" with what isn't.
+func but(waits string) string {
+	if waits == "" {
+		return ""
+	}
+	return ", but " + waits
 }
 
 type migrateCommand struct{ storeFlags }

@@ -38,8 +38,8 @@ func (c *coverer) covers(w, h *Schema, depth int) bool {
 			switch t := typeOf(e); {
 			case t == typeArray || t == typeObject:
 				return false
-			case t&(typeInteger|typeNumber) != 0 && !coversNumbers(w, Any):
-				return false // an equal number may have more digits than are compared
+			case t&(typeInteger|typeNumber) != 0 && !coversNumbers(w, h):
+				return false // an equal number may have more digits than are compared, unless h compares them too
 			case w.Validate(e) != nil:
 				return false
 			}

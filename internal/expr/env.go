@@ -247,6 +247,10 @@ func (p *Program) shorten(want *Schema) {
 		p.constant = out
 		p.have = &Schema{types: typeOf(out), maxProps: -1, maxItems: -1, maxLength: -1}
 		p.have.addEnum(out)
+		if p.have.types&(typeInteger|typeNumber) != 0 && len(out) <= numberDigitsMax {
+			d := parseDecimal(out) // of its few digits
+			p.have.minimum, p.have.maximum = &d, &d
+		}
 	} else {
 		return
 	}

@@ -2,6 +2,7 @@ package expr
 
 import (
 	"bytes"
+	"math"
 	"sync"
 )
 
@@ -19,6 +20,7 @@ func (s *Schema) prepare() {
 		s.minProps == 0 && s.maxProps < 0 && s.items == nil && s.minItems == 0 && s.maxItems < 0 && s.minLength == 0 && s.maxLength < 0 &&
 		s.pattern == nil && s.minimum == nil && s.maximum == nil && s.above == nil && s.below == nil && s.multipleOf == nil
 	s.plain = s.plain && s.ref == nil
+	s.prepareBounds()
 	if len(s.props)+len(s.required) == 0 {
 		return
 	}
@@ -30,6 +32,55 @@ func (s *Schema) prepare() {
 		s.rules[name] = rule{s.props[name], true}
 	}
 }
+
+// prepareBounds makes the bounds int64, if that says the same of whole numbers: integer types of languages have bounds, and
+// nearly all numbers are far within. It saves what decimals cost.
+func (s *Schema) prepareBounds() {
+	if s.minimum == nil && s.maximum == nil || s.above != nil || s.below != nil || s.multipleOf != nil {
+		return
+	}
+	least, most := int64(math.MinInt64), int64(math.MaxInt64)
+	whole := func(bound *decimal, to *int64) bool {
+		if bound == nil {
+			return true
+		}
+		if v, ok := bound.int(); ok {
+			*to = v
+			return true
+		}
+		return bound.integral() && (bound.sign() < 0) == (*to < 0) // beyond all int64, away from zero
+	}
+	s.bounded = whole(s.minimum, &least) && whole(s.maximum, &most)
+	s.least, s.most = least, most
+}
+
+// within64 says that a number is surely within the bounds. No may mean perhaps.
+func (s *Schema) within64(raw []byte) bool {
+	if !s.bounded || len(raw) > within64BytesMax {
+		return false
+	}
+	digits, negative := bytes.CutPrefix(raw, []byte{'-'})
+	var v int64
+	for i, c := range digits {
+		if c == '.' && s.least <= -within64Beyond && s.most >= within64Beyond {
+			return bytes.IndexAny(digits[i:], "eE") < 0
+		}
+		if c < '0' || c > '9' {
+			return false
+		}
+		v = v*10 + int64(c-'0')
+	}
+	if negative {
+		v = -v
+	}
+	return s.least <= v && v <= s.most
+}
+
+const (
+	within64BytesMax = 18
+	// within64Beyond is beyond all numbers of that many characters without an exponent.
+	within64Beyond = 1_000_000_000_000_000_000
+)
 
 // quick validates a document while it reads it, once and as a rule without memory. It only says yes or no; whoever
 // wants to know why not asks the validator. What isn't usual in a schema, it asks the validator too.

@@ -47,7 +47,10 @@ type Schema struct {
 	enumShown []string
 
 	minimum, maximum, above, below *decimal
-	multipleOf                     *decimal
+	// least and most are the same of whole numbers, if bounded is set.
+	least, most int64
+	bounded     bool
+	multipleOf  *decimal
 
 	minLength int
 	maxLength int

@@ -195,7 +195,7 @@ func alternatives(list []*Schema) string {
 }
 
 func (v *validator) checkNumber(s *Schema, raw []byte, at *place) *DocumentError {
-	if s.minimum == nil && s.maximum == nil && s.above == nil && s.below == nil && s.multipleOf == nil {
+	if s.minimum == nil && s.maximum == nil && s.above == nil && s.below == nil && s.multipleOf == nil || s.within64(raw) {
 		return nil
 	}
 	if len(raw) > numberDigitsMax {

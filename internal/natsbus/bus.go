@@ -55,8 +55,8 @@ type Config struct {
 
 	// Logger gets warnings. Default: none.
 	Logger *slog.Logger
-	// OnRecreated, if set, is called after the stream was created anew in place of one that was lost: tasks that were in it are
-	// gone until they are sent again.
+	// OnRecreated, if set, is called after the stream was created anew, by whatever node, in place of one that was lost, as soon as it
+	// can be used: tasks that were in the old one are gone until they are sent again.
 	OnRecreated func()
 
 	tempo tempo
@@ -69,7 +69,9 @@ type tempo struct {
 	check      time.Duration // how often stream and consumers are looked at
 	retryMin   time.Duration
 	retryMax   time.Duration
-	apart      bool // calls don't share messages
+	deaf       time.Duration // without an answer for so long the stream didn't take a placeholder
+	ttlMargin  time.Duration // for so long after the last deadline of its tasks a message stays in the stream
+	apart      bool          // calls don't share messages
 }
 
 func (c Config) withDefaults() Config {
@@ -100,6 +102,8 @@ func (c Config) withDefaults() Config {
 	def(&c.tempo.check, 5*time.Second)
 	def(&c.tempo.retryMin, 100*time.Millisecond)
 	def(&c.tempo.retryMax, 5*time.Second)
+	def(&c.tempo.deaf, 5*time.Second)
+	def(&c.tempo.ttlMargin, time.Minute)
 	return c
 }
 
@@ -282,6 +286,19 @@ func olderThan(version string, oldest [2]int) bool {
 
 // Healthy says whether NATS is connected and has the stream.
 func (b *Bus) Healthy() bool { return b.nc.IsConnected() && b.topology.ready.Load() }
+
+// Problem says why the bus isn't healthy, in words for an administrator. It is nil if it is.
+func (b *Bus) Problem() error {
+	switch {
+	case b.Healthy():
+		return nil
+	case !b.nc.IsConnected():
+		return errors.New("NATS isn't connected; steps wait until it is")
+	case b.topology.mute.Load():
+		return fmt.Errorf("NATS is connected, but its stream %s takes no messages; steps wait until it does: is the NATS server's disk full?", wire.Stream)
+	}
+	return fmt.Errorf("NATS is connected, but its stream %s can't be used yet; steps wait until it can: this node's log says more", wire.Stream)
+}
 
 // Ready waits until the bus is healthy or ctx ends.
 func (b *Bus) Ready(ctx context.Context) error {

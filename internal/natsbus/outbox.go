@@ -7,9 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
@@ -121,6 +123,8 @@ type outbox struct {
 	acks     *nats.Subscription
 	wake     chan struct{}
 	warnedAt time.Time
+	// answers counts what the stream has answered, be it a refusal.
+	answers atomic.Int64
 
 	mu     sync.Mutex
 	lastID uint64
@@ -191,6 +195,10 @@ func (o *outbox) message(p *pack, now time.Time) *outgoing {
 		if o.bus.kept.long(t) {
 			g.long = append(g.long, attempt{t.IdempotencyKey, t.Attempt})
 		}
+	}
+	if o.bus.topology.ttl.Load() {
+		// Whole seconds: the server knows no less.
+		header[jetstream.MsgTTLHeader] = []string{strconv.FormatInt(int64((max(g.deadline.Sub(now), 0)+o.bus.cfg.tempo.ttlMargin).Seconds())+1, 10)}
 	}
 	return g
 }
@@ -313,13 +321,15 @@ func (o *outbox) acknowledged(m *nats.Msg) {
 	case json.Unmarshal(m.Data, &ack) != nil, ack.Error == nil && ack.Stream == "":
 		o.failed(id)
 	case ack.Error != nil:
-		const streamNotFound = 10059
+		const streamNotFound, ttlDisabled = 10059, 10166
+		o.answers.Add(1)
 		o.failed(id)
-		if ack.Error.ErrCode == streamNotFound {
+		if ack.Error.ErrCode == streamNotFound || ack.Error.ErrCode == ttlDisabled {
 			o.bus.topology.kick()
 		}
 		o.refused(ack.Error.Description)
 	default:
+		o.answers.Add(1)
 		o.mu.Lock()
 		for _, where := range []map[uint64]*outgoing{o.flying, o.retry} { // a late one may find it waiting for its retry
 			if g := where[id]; g != nil {

@@ -28,6 +28,9 @@ const (
 	apiTimeout = 5 * time.Second
 	// busyFor is for how long a queue whose messages are with workers, while none asks for more, is held to be listened to.
 	busyFor = 5 * time.Minute
+	// deafMax: a stream that is there, but took nothing at so many looks in a row, is made anew. A server that found its disk full
+	// answers no publish any more until it is restarted, also when there is room again.
+	deafMax = 3
 )
 
 // topology keeps the stream and its consumers there, and knows which queues are listened to.
@@ -37,14 +40,26 @@ type topology struct {
 	announced chan announced
 	// ready: the stream was there when last looked at.
 	ready atomic.Bool
+	// deaf: the stream is there but takes nothing; for how many looks already. Only run adds to it.
+	deaf atomic.Int32
+	// mute: no message was taken since a look at which the stream was deaf, be it another stream by now. For Problem.
+	mute atomic.Bool
+	// ttl: the stream lets messages say how long they live.
+	ttl atomic.Bool
+	// remade: the stream is another one, and nobody was told yet; of run alone.
+	remade bool
+	// fixed: the stream's settings can't be changed; of run alone.
+	fixed bool
+	// answers is what the outbox had counted at the first of the deaf looks; of run alone.
+	answers int64
 
-	mu       sync.Mutex
-	giveUp   context.CancelFunc // of the look that is under way
-	changed  chan struct{}
-	queues   map[wire.Queue]*queueState
-	streamed bool // the stream has been seen
-	full     bool // queuesMax was reached and reported
-	discard  bool // a wrong discard policy was reported
+	mu      sync.Mutex
+	giveUp  context.CancelFunc // of the look that is under way
+	changed chan struct{}
+	queues  map[wire.Queue]*queueState
+	created time.Time // when the stream that was seen last was made
+	full    bool      // queuesMax was reached and reported
+	discard bool      // a wrong discard policy was reported
 }
 
 // queueState is what is known of a queue's consumer.
@@ -106,6 +121,7 @@ func (t *topology) run(ctx context.Context) {
 		case <-t.kicks:
 		}
 		if !t.bus.nc.IsConnected() {
+			t.deaf.Store(0)
 			t.look(false)
 			continue
 		}
@@ -114,6 +130,12 @@ func (t *topology) run(ctx context.Context) {
 			return
 		}
 		t.look(err == nil)
+		if err == nil && t.remade {
+			t.remade = false
+			if t.bus.cfg.OnRecreated != nil {
+				t.bus.cfg.OnRecreated()
+			}
+		}
 		if err != nil && !failed {
 			t.bus.log.Warn("stream and consumers can't be looked after; trying again", "error", err)
 		}
@@ -161,6 +183,7 @@ func (t *topology) look(ready bool) {
 func (t *topology) ensure(ctx context.Context) error {
 	stream, err := t.stream(ctx)
 	if err != nil {
+		t.deaf.Store(0)
 		return err
 	}
 	if err := t.placeholder(ctx, stream); err != nil {
@@ -226,7 +249,11 @@ func (t *topology) stream(ctx context.Context) (jetstream.Stream, error) {
 	defer cancel()
 	stream, err := t.bus.js.Stream(ctx, wire.Stream)
 	if err == nil {
-		return stream, t.checkStream(stream.CachedInfo().Config)
+		if err := t.checkStream(stream.CachedInfo().Config); err != nil {
+			return nil, err
+		}
+		t.seen(stream.CachedInfo())
+		return t.expiring(ctx, stream), nil
 	}
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, fmt.Errorf("stream %s: %w", wire.Stream, err)
@@ -239,7 +266,7 @@ func (t *topology) stream(ctx context.Context) (jetstream.Stream, error) {
 	stream, err = t.bus.js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: wire.Stream, Description: "tasks of sagad; can be made again from its database",
 		Subjects: []string{wire.TaskSubjects}, Retention: jetstream.WorkQueuePolicy, Storage: storage, Replicas: c.Replicas,
-		Discard: jetstream.DiscardNew, MaxBytes: c.MaxBytes, MaxAge: c.MaxAge, Duplicates: min(wire.DuplicateWindow, c.MaxAge),
+		Discard: jetstream.DiscardNew, MaxBytes: c.MaxBytes, MaxAge: c.MaxAge, Duplicates: min(wire.DuplicateWindow, c.MaxAge), AllowMsgTTL: true,
 	})
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another node was faster, with other limits
 		stream, err = t.bus.js.Stream(ctx, wire.Stream)
@@ -247,20 +274,44 @@ func (t *topology) stream(ctx context.Context) (jetstream.Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create stream %s: %w", wire.Stream, err)
 	}
+	t.ttl.Store(stream.CachedInfo().Config.AllowMsgTTL)
+	if !t.seen(stream.CachedInfo()) {
+		t.bus.log.Info("stream created", "stream", wire.Stream)
+	}
+	return stream, nil
+}
+
+// seen notes which stream is there, and tells if it is another one than before, whoever made it.
+func (t *topology) seen(info *jetstream.StreamInfo) (lost bool) {
 	t.mu.Lock()
-	lost := t.streamed
-	t.streamed = true
+	lost = !t.created.IsZero() && !t.created.Equal(info.Created)
+	t.created = info.Created
 	t.mu.Unlock()
 	if lost {
 		t.bus.counters.recreated.Add(1)
 		t.bus.log.Warn("the stream was gone and has been created again; its tasks are sent again from the database", "stream", wire.Stream)
-		if t.bus.cfg.OnRecreated != nil {
-			t.bus.cfg.OnRecreated()
-		}
-	} else {
-		t.bus.log.Info("stream created", "stream", wire.Stream)
+		t.remade = true
 	}
-	return stream, nil
+	return lost
+}
+
+// expiring lets the messages of a stream that was made by an older version say how long they live. Without that they stay for the
+// stream's max age.
+func (t *topology) expiring(ctx context.Context, stream jetstream.Stream) jetstream.Stream {
+	c := stream.CachedInfo().Config
+	if !c.AllowMsgTTL && !t.fixed {
+		c.AllowMsgTTL = true
+		updated, err := t.bus.js.UpdateStream(ctx, c)
+		if err == nil {
+			stream = updated
+		} else {
+			var refused *jetstream.APIError
+			t.fixed = errors.As(err, &refused)
+			t.bus.log.Warn("the stream can't be told to let messages expire; tasks that no worker takes fill it for its max age", "stream", wire.Stream, "error", err)
+		}
+	}
+	t.ttl.Store(stream.CachedInfo().Config.AllowMsgTTL)
+	return stream
 }
 
 // placeholder keeps one message in the stream that nobody consumes. When the stream's last message is acked, the server
@@ -270,18 +321,70 @@ func (t *topology) placeholder(ctx context.Context, stream jetstream.Stream) err
 	if stream.CachedInfo().Config.Storage == jetstream.MemoryStorage {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	answers := t.bus.outbox.answers.Load()
+	pubCtx, cancel := context.WithTimeout(ctx, t.bus.cfg.tempo.deaf)
 	defer cancel()
-	if _, err := t.bus.js.Publish(ctx, wire.PlaceholderSubject, nil); err != nil {
+	if _, err := t.bus.js.Publish(pubCtx, wire.PlaceholderSubject, nil); err != nil {
 		if _, refused := errors.AsType[*jetstream.APIError](err); refused {
+			t.deaf.Store(0)
+			t.mute.Store(false)
 			return nil // the stream is full; tasks will tell
+		}
+		if ctx.Err() == nil && errors.Is(pubCtx.Err(), context.DeadlineExceeded) && t.bus.nc.IsConnected() {
+			t.unanswered(ctx, stream, answers)
+		} else {
+			t.deaf.Store(0)
 		}
 		return fmt.Errorf("stream %s: %w", wire.Stream, err)
 	}
+	t.deaf.Store(0)
+	t.mute.Store(false)
+	ctx, cancelPurge := context.WithTimeout(ctx, apiTimeout)
+	defer cancelPurge()
 	if err := stream.Purge(ctx, jetstream.WithPurgeSubject(wire.PlaceholderSubject), jetstream.WithPurgeKeep(1)); err != nil {
 		return fmt.Errorf("stream %s: %w", wire.Stream, err)
 	}
 	return nil
+}
+
+// unanswered is called when the stream didn't answer a publish; answers is how many others it had answered before. A stream that has
+// answered nothing for long, while its server does, is deleted: the next look makes it anew, and what was in it is sent again from the
+// database. A server that is merely slow answers something now and then, or doesn't answer questions about the stream
+// either. A stream with copies on several servers isn't touched: it may only have lost its majority, and can be moved by hand.
+func (t *topology) unanswered(ctx context.Context, stream jetstream.Stream, answers int64) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	was := stream.CachedInfo().Created
+	info, err := stream.Info(ctx)
+	if err != nil || !info.Created.Equal(was) { // or another node was faster
+		t.deaf.Store(0)
+		return
+	}
+	if t.deaf.Load() == 0 {
+		t.answers = answers
+	}
+	if t.bus.outbox.answers.Load() != t.answers {
+		t.deaf.Store(0)
+		return
+	}
+	t.mute.Store(true)
+	if t.deaf.Add(1) < deafMax {
+		return
+	}
+	if info.Config.Replicas > 1 {
+		if t.deaf.Load() == deafMax {
+			t.bus.log.Error("the stream takes no messages though its servers answer, perhaps since a disk was full: look at the NATS servers, and restart the stream's leader",
+				"stream", wire.Stream)
+		}
+		return
+	}
+	t.bus.log.Warn("the stream takes no messages though its server answers, perhaps since its disk was full; it is made anew, and its tasks are sent again from the database",
+		"stream", wire.Stream)
+	if err := t.bus.js.DeleteStream(ctx, wire.Stream); err != nil {
+		t.bus.log.Warn("the stream can't be deleted; it is tried again: make room on the NATS server's disk, or restart the server", "stream", wire.Stream, "error", err)
+		return
+	}
+	t.deaf.Store(0)
 }
 
 // checkStream looks for changes by an administrator that would hurt.
@@ -293,7 +396,6 @@ func (t *topology) checkStream(c jetstream.StreamConfig) error {
 		return fmt.Errorf("stream %s takes %v, not %s: delete it, it is created again", wire.Stream, c.Subjects, wire.TaskSubjects)
 	}
 	t.mu.Lock()
-	t.streamed = true
 	wrong := c.Discard != jetstream.DiscardNew
 	report := wrong && !t.discard
 	t.discard = wrong

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -113,9 +114,15 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.onClose(func(context.Context) error { return n.store.Close() })
 
+	var engineOf atomic.Pointer[engine.Engine] // once it is there: it needs the bus first
 	busConfig := natsbus.Config{
 		URL: cfg.NATS, CredsFile: cfg.NATSCreds, Replicas: cfg.NATSReplicas, AckWait: cfg.AckWait,
 		Name: "sagad " + n.cfg.Name, Logger: n.log,
+		OnRecreated: func() {
+			if e := engineOf.Load(); e != nil {
+				e.Redispatch()
+			}
+		},
 	}
 	if cfg.NATSEmbedded != "" {
 		unlock, err := lockFolder(cfg.NATSEmbedded)
@@ -164,6 +171,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err := n.engine.Start(ctx); err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
+	engineOf.Store(n.engine)
 	n.onClose(n.engine.Stop)
 	return n, nil
 }
@@ -205,6 +213,14 @@ func (n *Node) NATSURL() string {
 	return redacted(n.cfg.NATS)
 }
 
+// Waits says what the node can't do yet, in a few words; empty if it can do everything.
+func (n *Node) Waits() string {
+	if err := n.bus.Problem(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // Name is the node's.
 func (n *Node) Name() string { return n.cfg.Name }
 
@@ -221,17 +237,18 @@ func (n *Node) checks() []server.Check {
 			return nil
 		}},
 		{Name: "nats", Run: func(context.Context) error {
-			if !n.bus.Healthy() {
-				return errors.New("NATS isn't connected; steps wait until it is")
-			}
-			return nil
+			return n.bus.Problem()
 		}},
 		{Name: "shards", Run: n.checkShards},
 	}
 }
 
 // checkShards: every shard has an owner that lives. A node without shards of its own is ready all the same: it forwards.
+// But not if another has taken its name, which is a mistake of configuration.
 func (n *Node) checkShards(ctx context.Context) error {
+	if err := n.engine.NameTaken(); err != nil {
+		return err
+	}
 	leases, err := n.store.Leases(ctx)
 	if err != nil {
 		n.log.Warn("not ready: the leases can't be read", "error", err)

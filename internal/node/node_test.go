@@ -135,11 +135,17 @@ func TestOneNode(t *testing.T) {
 			t.Errorf("metrics lack %q", want)
 		}
 	}
+	if waits := n.Waits(); waits != "" {
+		t.Errorf("ready, but: %s", waits)
+	}
 	// Without the broker the node isn't ready, but starts are accepted all the same.
 	n.nats.Close()
 	deadline := time.Now().Add(10 * time.Second)
 	for n.bus.Healthy() && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
+	}
+	if waits := n.Waits(); !strings.Contains(waits, "NATS") {
+		t.Errorf("without NATS it is ready, but: %q", waits)
 	}
 	var state struct {
 		Ready  bool
@@ -181,6 +187,27 @@ func TestTwoNodesOnOneDatabase(t *testing.T) {
 		if _, err := s.GetSaga(t.Context(), &sagadv1.GetSagaRequest{Id: id}); err != nil {
 			t.Errorf("the other node doesn't know %s: %v", id, err)
 		}
+	}
+}
+
+// A node whose name another has taken isn't ready, and says why.
+func TestSecondNodeOfOneName(t *testing.T) {
+	dsn := pgtest.Start(t)
+	a := open(t, Config{Store: dsn, NATSEmbedded: filepath.Join(t.TempDir(), "nats"), NATSListen: "127.0.0.1:0", Name: "twin", Shards: 8})
+	b := open(t, Config{Store: dsn, NATS: a.NATSURL(), Name: "twin"})
+	deadline := time.Now().Add(20 * time.Second) // a fifth of a lease's time, and the last answer is kept for a second
+	for {
+		code, body := get(t, a.URL()+"/readyz")
+		if code == http.StatusServiceUnavailable && strings.Contains(body, "name of its own") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("readyz of the first: %d %s", code, body)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if code, body := get(t, b.URL()+"/readyz"); code != http.StatusOK {
+		t.Errorf("readyz of the second: %d %s", code, body)
 	}
 }
 

@@ -22,6 +22,22 @@ type peers struct {
 
 	mu    sync.Mutex
 	nodes map[string]*peer
+	// warned is when it was last logged that a shard's owner can't be reached. There are as many shards as there are.
+	warned map[int]time.Time
+}
+
+// warnEvery is how often that is logged: in an outage each request meets it.
+const warnEvery = time.Minute
+
+// warns says whether a shard's owner that can't be reached is to be logged now.
+func (p *peers) warns(shard int, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.warned[shard]; ok && now.Sub(last) < warnEvery {
+		return false
+	}
+	p.warned[shard] = now
+	return true
 }
 
 // peer is a node's API.
@@ -38,8 +54,9 @@ func newPeers(log *slog.Logger) *peers {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &peers{
-		log:   log,
-		nodes: map[string]*peer{},
+		log:    log,
+		nodes:  map[string]*peer{},
+		warned: map[int]time.Time{},
 		client: &http.Client{
 			Transport: &http.Transport{
 				Protocols:           protocols,
@@ -109,8 +126,10 @@ func owner[Req, Res any](ctx context.Context, p *peers, req Req,
 		}
 		return none, verdict
 	}
-	p.log.Warn("the owner of a shard can't be reached", "shard", elsewhere.Shard, "address", elsewhere.Address,
-		"request_id", requestID(ctx), "error", err)
+	if p.warns(elsewhere.Shard, time.Now()) {
+		p.log.Warn("the owner of a shard can't be reached; said once a minute", "shard", elsewhere.Shard, "address", elsewhere.Address,
+			"request_id", requestID(ctx), "error", err)
+	}
 	return none, fail(connect.CodeUnavailable, codeOwnerUnreachable,
 		"the node that owns the saga doesn't answer; another one takes over when its lease ends. Nothing is lost, ask again")
 }

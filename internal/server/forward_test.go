@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -84,9 +86,10 @@ func (elsewhere) Changes(string, string) (<-chan engine.Change, func()) { return
 
 func TestForwardingHopsOnceAndFailsSoftly(t *testing.T) {
 	var st store.Store = newStore(t)
+	var logs bytes.Buffer
 	serve := func(address func() string) *httptest.Server {
 		e := &elsewhere{}
-		s, err := New(t.Context(), Config{}, e, st)
+		s, err := New(t.Context(), Config{Logger: slog.New(slog.NewTextHandler(&logs, nil))}, e, st)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,12 +122,31 @@ func TestForwardingHopsOnceAndFailsSoftly(t *testing.T) {
 	// Nobody answers there.
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	_, err = cancel(serve(func() string { return gone.URL }).URL)
-	wantError(t, err, connect.CodeUnavailable, codeOwnerUnreachable, "ask again")
+	orphan := serve(func() string { return gone.URL })
+	for range 3 {
+		_, err = cancel(orphan.URL)
+		wantError(t, err, connect.CodeUnavailable, codeOwnerUnreachable, "ask again")
+	}
+	if n := strings.Count(logs.String(), "the owner of a shard can't be reached"); n != 1 {
+		t.Errorf("logged %d times for 3 requests", n)
+	}
 	if strings.Contains(err.Error(), gone.URL) {
 		t.Errorf("the error shows an inner address: %v", err)
 	}
 	// No address at all.
 	_, err = cancel(serve(func() string { return "" }).URL)
 	wantError(t, err, connect.CodeUnavailable, codeNoOwner, "ask again")
+}
+
+func TestWarnsOncePerShardAndMinute(t *testing.T) {
+	p, now := newPeers(slog.New(slog.DiscardHandler)), time.Now()
+	for i, tt := range []struct {
+		shard int
+		after time.Duration
+		want  bool
+	}{{1, 0, true}, {1, 59 * time.Second, false}, {2, 59 * time.Second, true}, {1, 60 * time.Second, true}, {1, 61 * time.Second, false}} {
+		if got := p.warns(tt.shard, now.Add(tt.after)); got != tt.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
 }

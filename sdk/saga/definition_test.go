@@ -38,8 +38,8 @@ func a(expr string) *sagadv1.Mapping {
 }
 
 func TestDefinitionAsData(t *testing.T) {
-	const inSchema = `{"properties":{"a":{"type":"integer"}},"required":["a"],"type":"object"}`
-	const outSchema = `{"properties":{"b":{"type":"integer"}},"required":["b"],"type":"object"}`
+	const inSchema = `{"properties":{"a":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"}},"required":["a"],"type":"object"}`
+	const outSchema = `{"properties":{"b":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"}},"required":["b"],"type":"object"}`
 	f := saga.Fields{"a": "input.a"}
 	def := saga.Define[in, out]("everything",
 		saga.Deadline(48*time.Hour), saga.Description("all there is"), saga.MaxParallelCompensations(3),

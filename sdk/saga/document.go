@@ -13,6 +13,7 @@ import (
 
 // Encode writes v, an input or an output, as the engine takes it: JSON whose nil slices are [] and nil maps {}, and which
 // leaves nil pointers out, so that it fits v's schema. It fails on what can't be stored: more than 256 KiB, or a NUL.
+// Bytes in strings that aren't UTF-8 become U+FFFD without an error, as encoding/json writes them: use []byte for other bytes.
 func Encode(v any) ([]byte, error) {
 	var doc []byte
 	switch v := v.(type) {

@@ -77,8 +77,8 @@ func ExampleDefine() {
 	}
 	// Output:
 	// place-order is fine
-	// inventory.reserve {"properties":{"qty":{"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":"object"}
-	// payments.charge {"properties":{"card":{"type":"string"},"cents":{"type":"integer"}},"required":["card","cents"],"type":"object"}
+	// inventory.reserve {"properties":{"qty":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":"object"}
+	// payments.charge {"properties":{"card":{"type":"string"},"cents":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"}},"required":["card","cents"],"type":"object"}
 	// risk.review {"properties":{"card":{"type":"string"}},"required":["card"],"type":"object"}
 	// risk.score {"properties":{"card":{"type":"string"}},"required":["card"],"type":"object"}
 	// shipping.ship {"properties":{"reservation":{"type":"string"}},"required":["reservation"],"type":"object"}

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"net"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +21,8 @@ import (
 // Schemas are made of Go types as encoding/json writes them:
 //
 //   - integers stay integers, so that digits stay digits on the way through the engine
+//   - numbers have the bounds of their Go type, so that what it can't hold is refused where it enters; a tag's own minimum or
+//     maximum comes in its place
 //   - time.Time is a string (date-time); json.RawMessage, interfaces and types with a MarshalJSON are anything;
 //     types with a MarshalText are strings; []byte is a string (base64)
 //   - map[string]T is an object with any names
@@ -234,6 +238,7 @@ func fit(doc any, t reflect.Type) any {
 	if _, ok := leaf(t); ok {
 		return m
 	}
+	bound(m, t)
 	switch t.Kind() {
 	case reflect.Struct:
 		fitStruct(m, t)
@@ -258,6 +263,44 @@ func fit(doc any, t reflect.Type) any {
 	return m
 }
 
+// bound adds the smallest and the largest value that a number of type t can be, where the schema doesn't say so or more.
+// A float's are those whose shortest form is written.
+func bound(m map[string]any, t reflect.Type) {
+	var least, most string
+	switch k := t.Kind(); {
+	case m["enum"] != nil || m["const"] != nil:
+		return
+	case m["type"] == "integer" && k >= reflect.Int && k <= reflect.Int64:
+		bits := intBits(t)
+		least, most = strconv.FormatInt(-1<<(bits-1), 10), strconv.FormatInt(1<<(bits-1)-1, 10)
+	case m["type"] == "integer" && k >= reflect.Uint && k <= reflect.Uint64:
+		least, most = "0", strconv.FormatUint(math.MaxUint64>>(64-intBits(t)), 10)
+	case m["type"] == "number" && (k == reflect.Float32 || k == reflect.Float64):
+		most = strconv.FormatFloat(math.MaxFloat64, 'e', -1, 64)
+		if k == reflect.Float32 {
+			most = strconv.FormatFloat(math.MaxFloat32, 'e', -1, 32)
+		}
+		least = "-" + most
+	default:
+		return
+	}
+	if m["minimum"] == nil && m["exclusiveMinimum"] == nil {
+		m["minimum"] = json.Number(least)
+	}
+	if m["maximum"] == nil && m["exclusiveMaximum"] == nil {
+		m["maximum"] = json.Number(most)
+	}
+}
+
+// intBits is an integer type's size. int and uint are taken for 64 bit everywhere, so that a definition is the same wherever
+// it is made.
+func intBits(t reflect.Type) int {
+	if t.Kind() == reflect.Int || t.Kind() == reflect.Uint {
+		return 64
+	}
+	return t.Bits()
+}
+
 func fitStruct(m map[string]any, t reflect.Type) {
 	props, _ := m["properties"].(map[string]any)
 	delete(m, "additionalProperties") // a newer worker may write more
@@ -268,6 +311,8 @@ func fitStruct(m map[string]any, t reflect.Type) {
 			if s, ok := p.(map[string]any); ok && f.quoted {
 				if typ := s["type"]; typ == "integer" || typ == "number" || typ == "boolean" {
 					s["type"] = "string"
+					delete(s, "minimum") // they say nothing of strings
+					delete(s, "maximum")
 				}
 			}
 			props[f.name] = p

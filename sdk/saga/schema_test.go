@@ -67,8 +67,8 @@ func TestSchemas(t *testing.T) {
 		t    reflect.Type
 		want string
 	}{
-		{reflect.TypeFor[int64](), `{"type":"integer"}`},
-		{reflect.TypeFor[uint8](), `{"type":"integer"}`},
+		{reflect.TypeFor[int64](), `{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"}`},
+		{reflect.TypeFor[uint8](), `{"maximum":255,"minimum":0,"type":"integer"}`},
 		{reflect.TypeFor[string](), `{"type":"string"}`},
 		{reflect.TypeFor[any](), ``},
 		{reflect.TypeFor[json.RawMessage](), ``},
@@ -77,12 +77,12 @@ func TestSchemas(t *testing.T) {
 		{reflect.TypeFor[[]*line](), `{"items":{"properties":{"qty":{"maximum":9,"minimum":1,"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":["object","null"]},"type":"array"}`},
 		{reflect.TypeFor[*line](), `{"properties":{"qty":{"maximum":9,"minimum":1,"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":"object"}`},
 		{reflect.TypeFor[order](), `{"properties":{"Plain":{"type":"string"},"any":{},"at":{"format":"date-time","type":"string"},"big":{"type":"integer"},` +
-			`"blob":{"type":"string"},"colour":{"type":"string"},"counts":{"additionalProperties":{"type":"integer"},"type":"object"},` +
+			`"blob":{"type":"string"},"colour":{"type":"string"},"counts":{"additionalProperties":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"},"type":"object"},` +
 			`"fixed":{"items":{"type":"boolean"},"maxItems":2,"minItems":2,"type":"array"},"id":{"type":"string"},` +
 			`"lines":{"items":{"properties":{"qty":{"maximum":9,"minimum":1,"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":"object"},"type":"array"},` +
-			`"note":{"type":"string"},"num":{"type":"number"},"opaque":{},"rate":{"type":"number"},"raw":{},` +
+			`"note":{"type":"string"},"num":{"type":"number"},"opaque":{},"rate":{"maximum":1.7976931348623157e+308,"minimum":-1.7976931348623157e+308,"type":"number"},"raw":{},` +
 			`"refs":{"items":{"properties":{"qty":{"maximum":9,"minimum":1,"type":"integer"},"sku":{"type":"string"}},"required":["sku","qty"],"type":["object","null"]},"type":"array"},` +
-			`"tags":{"additionalProperties":{"type":"string"},"type":"object"},"text":{"type":"string"},"wait":{"type":"integer"}},` +
+			`"tags":{"additionalProperties":{"type":"string"},"type":"object"},"text":{"type":"string"},"wait":{"maximum":9223372036854775807,"minimum":-9223372036854775808,"type":"integer"}},` +
 			`"required":["id","lines","tags","at","blob","colour","opaque","num","text","wait","rate","fixed","Plain"],"type":"object"}`},
 	} {
 		got, err := schemaOf(c.t)
@@ -107,6 +107,78 @@ func TestSchemas(t *testing.T) {
 		if s, err := schemaOf(typ); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want an error about %s", typ, s, err, want)
 		}
+	}
+}
+
+// What a field's type can't hold is refused by the schema, and nothing else is: whoever starts a saga learns it, not the worker.
+func TestNumbersHaveTheirTypesBounds(t *testing.T) {
+	type numbers struct {
+		I   int     `json:"i,omitempty"`
+		I8  int8    `json:"i8,omitempty"`
+		I16 int16   `json:"i16,omitempty"`
+		I32 int32   `json:"i32,omitempty"`
+		I64 int64   `json:"i64,omitempty"`
+		P   *int64  `json:"p,omitempty"`
+		U   uint    `json:"u,omitempty"`
+		U8  uint8   `json:"u8,omitempty"`
+		U16 uint16  `json:"u16,omitempty"`
+		U32 uint32  `json:"u32,omitempty"`
+		U64 uint64  `json:"u64,omitempty"`
+		F32 float32 `json:"f32,omitempty"`
+		F64 float64 `json:"f64,omitempty"`
+		L   []int8  `json:"l,omitempty"`
+		Own int64   `json:"own,omitempty" jsonschema:"minimum=1"`
+		Mid int64   `json:"mid,omitempty" jsonschema:"exclusiveMaximum=10"`
+		One int64   `json:"one,omitempty" jsonschema:"enum=1,enum=2"`
+		Q   int8    `json:"q,omitempty,string"`
+	}
+	text, err := schemaOf(reflect.TypeFor[numbers]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := expr.ParseSchema([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for doc, fits := range map[string]bool{
+		`{"i":9223372036854775807}`: true, `{"i":9223372036854775808}`: false, `{"i":-9223372036854775808}`: true, `{"i":-9223372036854775809}`: false,
+		`{"i8":127}`: true, `{"i8":128}`: false, `{"i8":-128}`: true, `{"i8":-129}`: false,
+		`{"i16":32767}`: true, `{"i16":32768}`: false, `{"i32":2147483647}`: true, `{"i32":2147483648}`: false, `{"i32":-2147483649}`: false,
+		`{"i64":9223372036854775807}`: true, `{"i64":99999999999999999999}`: false, `{"i64":1e999}`: false, `{"p":1}`: true, `{"p":99999999999999999999}`: false,
+		`{"u":18446744073709551615}`: true, `{"u":18446744073709551616}`: false, `{"u":-1}`: false, `{"u8":255}`: true, `{"u8":256}`: false,
+		`{"u16":65536}`: false, `{"u32":4294967295}`: true, `{"u32":4294967296}`: false, `{"u64":18446744073709551615}`: true, `{"u64":18446744073709551616}`: false,
+		`{"f64":1.7976931348623157e308}`: true, `{"f64":1e309}`: false, `{"f64":1e999}`: false, `{"f64":-1e999}`: false, `{"f64":0.5}`: true, `{"f64":1e-999}`: true,
+		`{"f32":3.4028235e38}`: true, `{"f32":3.5e38}`: false, `{"l":[127]}`: true, `{"l":[128]}`: false,
+		`{"own":1}`: true, `{"own":0}`: false, `{"own":99999999999999999999}`: false, `{"mid":9}`: true, `{"mid":10}`: false, `{"mid":-9223372036854775809}`: false,
+		`{"one":2}`: true, `{"one":3}`: false, `{"q":"7"}`: true,
+	} {
+		if err := s.Validate([]byte(doc)); (err == nil) != fits {
+			t.Errorf("%s: %v, want it to fit: %v", doc, err, fits)
+		}
+		var v numbers
+		if err := Decode([]byte(doc), &v); fits && err != nil {
+			t.Errorf("%s fits, but can't be read: %v", doc, err)
+		}
+	}
+	for _, v := range []any{int64(math.MinInt64), uint64(math.MaxUint64), math.MaxFloat64, -math.MaxFloat64, float32(math.MaxFloat32), math.SmallestNonzeroFloat64} {
+		doc, err := Encode(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := schemaOf(reflect.TypeOf(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := expr.ParseSchema([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Validate(doc); err != nil {
+			t.Errorf("%s: %v", doc, err)
+		}
+	}
+	if strings.Contains(text, `"q":{"m`) {
+		t.Errorf("a string has the bounds of a number: %s", text)
 	}
 }
 

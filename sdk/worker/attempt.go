@@ -112,17 +112,9 @@ func (w *Worker) result(ctx context.Context, output []byte, err error, stack []b
 		return r
 	}
 	r.Outcome, r.Code = workerv1.Outcome_OUTCOME_FAILED, codeError
-	var bad outputError
-	var unread inputError
-	switch {
-	case stack != nil:
+	if stack != nil {
 		r.Code, r.Message, r.Detail = codePanic, err.Error(), string(stack)
-	case errors.As(err, &bad):
-		// Done, but without a usable output: the engine must know both.
-		r.Outcome, r.Code, r.Message = workerv1.Outcome_OUTCOME_SUCCEEDED, wire.CodeNotStorable, err.Error()
-	case errors.As(err, &unread):
-		r.Code, r.Message = codeInput, err.Error()
-	default:
+	} else {
 		w.interpret(ctx, r, err, undo)
 	}
 	r.Code = wire.CleanText(r.Code, wire.ResultCodeBytesMax)
@@ -131,14 +123,24 @@ func (w *Worker) result(ctx context.Context, output []byte, err error, stack []b
 	return r
 }
 
-// interpret reads a handler's error.
+// interpret reads a handler's error. Nothing else may ask that error anything: it is the handler's code, and a nil pointer in it is
+// enough to panic.
 func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, undo bool) {
-	defer func() { // an error may panic when it is asked what it is
+	defer func() {
 		if p := recover(); p != nil {
 			r.Outcome, r.Code, r.Message, r.Detail = workerv1.Outcome_OUTCOME_FAILED, codePanic, "panic in the handler's error: "+printed(p), string(debug.Stack())
 			r.RetryAfterUs, r.GiveUp = 0, false
 		}
 	}()
+	switch own := err.(type) { // they come as they are, never wrapped
+	case outputError:
+		// Done, but without a usable output: the engine must know both.
+		r.Outcome, r.Code, r.Message = workerv1.Outcome_OUTCOME_SUCCEEDED, wire.CodeNotStorable, own.Error()
+		return
+	case inputError:
+		r.Code, r.Message = codeInput, own.Error()
+		return
+	}
 	m := saga.MeaningOf(err, undo)
 	r.Message = m.Message
 	switch m.Kind {

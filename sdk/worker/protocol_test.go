@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sagad/sagad/internal/wire"
 )
@@ -50,7 +51,7 @@ func TestProtocolPage(t *testing.T) {
 	announce, _ := q.AnnounceSubject()
 	text := strings.Join(strings.Fields(string(page)), " ")
 	for _, want := range []string{
-		consumer, next, announce, wire.Stream, wire.TaskSubjects, wire.HeaderProtocol, wire.HeaderResultSubject, wire.HeaderTime, wire.HeaderTraceparent, wire.InboxPrefix, wire.CodeNotStorable,
+		consumer, next, announce, wire.Stream, wire.TaskSubjects, wire.HeaderProtocol, jetstream.MsgTTLHeader, wire.HeaderResultSubject, wire.HeaderTime, wire.HeaderTraceparent, wire.InboxPrefix, wire.CodeNotStorable,
 		fmt.Sprintf("| input, output | %d KiB each |", wire.PayloadBytesMax>>10),
 		fmt.Sprintf("| tasks of a message | %d, %d KiB in all", wire.PackTasksMax, wire.PackBytesMax>>10),
 		fmt.Sprintf("| results of a request | %d;", wire.PackResultsMax),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -310,6 +311,16 @@ type selfPanic struct{}
 
 func (selfPanic) Error() string { panic("in the error") }
 
+type hollowPanic struct{}
+
+func (hollowPanic) Error() string { return "hollow" }
+func (hollowPanic) Unwrap() error { panic("in the unwrapping") }
+
+type comparedPanic struct{}
+
+func (comparedPanic) Error() string { return "compared" }
+func (comparedPanic) As(any) bool   { panic("in the comparison") }
+
 func TestOutcomes(t *testing.T) {
 	r := newRig(t, 0)
 	var mu sync.Mutex
@@ -366,6 +377,9 @@ func TestOutcomes(t *testing.T) {
 		{name: "panic with nothing", do: func(context.Context) (json.RawMessage, error) { panic(nil) }, want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "panic: panic called with nil argument "}, detail: "worker_test.go"},
 		{name: "exit", do: func(context.Context) (json.RawMessage, error) { runtime.Goexit(); return nil, nil }, want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "the handler ended its goroutine"}},
 		{name: "error that panics", do: fails(selfPanic{}), want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "panic in the handler's error: in the error"}, detail: "goroutine"},
+		{name: "nil pointer as an error", do: fails((*os.PathError)(nil)), want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "panic in the handler's error: runtime error: invalid memory address or nil pointer dereference"}, detail: "goroutine"},
+		{name: "error that panics unwrapped", do: fails(hollowPanic{}), want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "panic in the handler's error: in the unwrapping"}, detail: "goroutine"},
+		{name: "error that panics when compared", do: fails(comparedPanic{}), want: &workerv1.Result{Outcome: failed, Code: "PANIC", Message: "panic in the handler's error: in the comparison"}, detail: "goroutine"},
 		{name: "undone", want: &workerv1.Result{Outcome: succeeded}},
 		{name: "nothing to undo", undo: fmt.Errorf("x: %w", saga.NothingToUndo), want: &workerv1.Result{Outcome: nothing}},
 		{name: "can't undo", undo: saga.CantUndo(io.EOF), want: &workerv1.Result{Outcome: cantUndo, Code: "CANT_UNDO", Message: "can't undo: EOF"}, detail: "EOF"},
@@ -412,7 +426,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	s := w.Stats()
-	if s.Unstorable != 3 || s.Panicked != 4 || s.Rejected != 4 || s.Running != 0 {
+	if s.Unstorable != 3 || s.Panicked != 7 || s.Rejected != 4 || s.Running != 0 {
 		t.Errorf("%+v", s)
 	}
 	if log := r.log.String(); strings.Contains(log, "none left") || strings.Contains(log, "oh") && strings.Contains(log, "panic: oh") {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,10 +37,12 @@ const (
 var (
 	// ErrInUse: another process has the data folder.
 	ErrInUse = errors.New("the data folder is in use by another process")
-	// ErrBroken: an I/O error came between; what is in memory and what is on disk may differ. Only a new start of the process
-	// mends that.
+	// ErrBroken: an I/O error came between, or the file was taken away; what is in memory and what is on disk may differ.
+	// Only a new start of the process mends that.
 	ErrBroken = errors.New("the store is closed after an I/O error: check the disk, then restart sagad")
 	errClosed = errors.New("the store is closed")
+	// errGone: what is written to the open file is lost at the next start.
+	errGone = errors.New("the database file was deleted, moved or replaced while it was open")
 )
 
 // Config of a store.
@@ -56,6 +59,9 @@ type Config struct {
 type Store struct {
 	log  *slog.Logger
 	lock *os.File
+	path string
+	// file is the opened one; another may come into its place.
+	file os.FileInfo
 	q    *litedb.Queries
 	meta store.Meta
 
@@ -105,6 +111,11 @@ func Open(ctx context.Context, c Config) (_ *Store, err error) {
 	// Made here, so that nobody else can read it: it holds the key of task tokens.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
+		return nil, fmt.Errorf("opening the data file: %w", err)
+	}
+	s.path = path
+	if s.file, err = f.Stat(); err != nil {
+		_ = f.Close()
 		return nil, fmt.Errorf("opening the data file: %w", err)
 	}
 	if err := f.Close(); err != nil {
@@ -203,8 +214,11 @@ func (s *Store) Now(context.Context) (time.Time, error) { return now(), nil }
 
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// Ping fails once an I/O error has closed the store.
+// Ping fails once an I/O error has closed the store, or the file is gone.
 func (s *Store) Ping(ctx context.Context) error {
+	if err := s.present(); err != nil {
+		return err
+	}
 	return s.read(ctx, func(ctx context.Context, db litedb.DBTX) error {
 		_, err := s.q.Health(ctx, db)
 		return err
@@ -250,11 +264,30 @@ func (s *Store) see(err error) error {
 	if err == nil || judge(err) != broken && !errors.Is(err, errUnended) {
 		return err
 	}
+	return s.breakOff(err, "an I/O error closes the store: check the disk, then restart sagad")
+}
+
+// breakOff closes the store for good, and says why once.
+func (s *Store) breakOff(err error, why string) error {
 	err = fmt.Errorf("%w (%w)", ErrBroken, err)
 	if s.broken.CompareAndSwap(nil, &err) {
-		s.log.Error("an I/O error closes the store: check the disk, then restart sagad", "error", err)
+		s.log.Error(why, "file", s.path, "error", err)
 	}
 	return err
+}
+
+// present closes the store if the path doesn't lead to the opened file any more: the system lets a deleted file be written
+// on, and all of that is lost at the next start.
+func (s *Store) present() error {
+	if err := s.ok(); err != nil {
+		return err
+	}
+	info, err := os.Stat(s.path)
+	if err == nil && os.SameFile(info, s.file) || err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		return nil // other errors say nothing of the file
+	}
+	return s.breakOff(errGone, "the database file was deleted, moved or replaced under sagad, which closes the store: "+
+		"put the data folder back as it was or from a backup, then restart sagad; a new start without it begins with an empty database")
 }
 
 // read runs reads in one snapshot.
@@ -278,5 +311,9 @@ func (s *Store) write(ctx context.Context, do func(ctx context.Context, w *write
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return s.see(s.w.transact(ctx, do))
+	if err := s.see(s.w.transact(ctx, do)); err != nil {
+		return err
+	}
+	// After it, each time: nothing may be acknowledged that went into a deleted file. It costs a microsecond or two.
+	return s.present()
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -215,6 +216,54 @@ func TestBroken(t *testing.T) {
 		t.Errorf("ping: %v, want ErrBroken", err)
 	}
 	_ = s.Close()
+}
+
+// TestGone takes the file away under the store: nothing that is lost at the next start may be acknowledged.
+func TestGone(t *testing.T) {
+	for name, take := range map[string]func(dir string) error{
+		"deleted folder": os.RemoveAll,
+		"moved folder":   func(dir string) error { return os.Rename(dir, dir+".moved") },
+		"replaced file": func(dir string) error {
+			path := filepath.Join(dir, fileName)
+			return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
+		},
+	} {
+		for _, first := range []string{"commit", "ping"} {
+			t.Run(name+", "+first, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "data")
+				var logs bytes.Buffer
+				s, err := Open(t.Context(), Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = s.Close() }()
+				grants := acquire(t, s, "a", 0)
+				if err := s.Ping(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := take(dir); err != nil {
+					t.Fatal(err)
+				}
+				if first == "ping" {
+					if err := s.Ping(t.Context()); !errors.Is(err, ErrBroken) {
+						t.Errorf("ping: %v, want ErrBroken", err)
+					}
+				}
+				for range 2 {
+					got, err := s.Commit(t.Context(), []store.Batch{{Grant: grants[0], Seq: 1}})
+					if got[0] != store.Unknown || !errors.Is(err, ErrBroken) {
+						t.Errorf("commit: %v, %v; want it unknown", got, err)
+					}
+				}
+				if err := s.Ping(t.Context()); !errors.Is(err, ErrBroken) {
+					t.Errorf("ping: %v, want ErrBroken", err)
+				}
+				if n := strings.Count(logs.String(), "deleted, moved or replaced under sagad"); n != 1 {
+					t.Errorf("said %d times what happened: %s", n, &logs)
+				}
+			})
+		}
+	}
 }
 
 func TestFile(t *testing.T) {
