@@ -63,7 +63,7 @@ func (s *Schema) within64(raw []byte) bool {
 	var v int64
 	for i, c := range digits {
 		if c == '.' && s.least <= -within64Beyond && s.most >= within64Beyond {
-			return bytes.IndexAny(digits[i:], "eE") < 0
+			return !bytes.ContainsAny(digits[i:], "eE")
 		}
 		if c < '0' || c > '9' {
 			return false
