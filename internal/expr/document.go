@@ -36,9 +36,6 @@ func AppendCanonicalJSON(dst, doc []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// CompactJSON is CanonicalJSON: the canonical form has no white space, and there is no second one.
-func CompactJSON(doc []byte) ([]byte, error) { return CanonicalJSON(doc) }
-
 // scan reads all of doc by the grammar. Strict also refuses what is JSON but not fit to be stored.
 func scan(doc []byte, strict bool) *DocumentError {
 	if len(doc) > DocumentBytesMax {

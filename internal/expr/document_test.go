@@ -102,7 +102,7 @@ func TestCanonicalJSON(t *testing.T) {
 		if err != nil || string(got) != tt.want {
 			t.Errorf("%s: got %s, %v, want %s", tt.doc, got, err, tt.want)
 		}
-		if again, err := CompactJSON(got); err != nil || !bytes.Equal(again, got) {
+		if again, err := CanonicalJSON(got); err != nil || !bytes.Equal(again, got) {
 			t.Errorf("%s: not stable: %s, %v", tt.doc, again, err)
 		}
 	}

@@ -14,7 +14,6 @@ var ErrName = errors.New("not a legal name")
 const (
 	NamespaceRule = "lower-case letters, digits, '-' and '_', starting with a letter or digit, 1 to 63 characters"
 	ActivityRule  = "words of lower-case letters, digits, '-' and '_' joined by single dots, each starting with a letter or digit, 1 to 63 characters in all"
-	StepRule      = "lower-case letters, digits and '_', starting with a letter, 1 to 63 characters"
 	SagaIDRule    = "1 to 255 bytes of UTF-8 without control characters"
 
 	nameBytesMax = 63
@@ -67,19 +66,6 @@ func ValidActivity(name string) error {
 	}
 	if first {
 		return nameError("activity", name, ActivityRule)
-	}
-	return nil
-}
-
-// ValidStep says whether name may name a step, a parallel or an if. The error states the rule.
-func ValidStep(name string) error {
-	if len(name) == 0 || len(name) > nameBytesMax || !lower(name[0]) {
-		return nameError("step", name, StepRule)
-	}
-	for i := 1; i < len(name); i++ {
-		if c := name[i]; !lower(c) && !digit(c) && c != '_' {
-			return nameError("step", name, StepRule)
-		}
 	}
 	return nil
 }

@@ -161,16 +161,6 @@ func (q Queue) NextSubject() (string, error) {
 // ResultSubject is where the results of a shard's sagas are sent.
 func ResultSubject(shard int) string { return resultPrefix + strconv.Itoa(shard) }
 
-// ParseResultSubject is the inverse of [ResultSubject].
-func ParseResultSubject(subject string) (shard int, err error) {
-	rest, ok := strings.CutPrefix(subject, resultPrefix)
-	n, err := strconv.ParseUint(rest, 10, 16)
-	if !ok || err != nil || strconv.FormatUint(n, 10) != rest {
-		return 0, fmt.Errorf("subject %.100q: want %s<shard>", subject, resultPrefix)
-	}
-	return int(n), nil
-}
-
 // ReplyAllowed says whether an engine may answer to this reply subject: it must be somebody's inbox.
 func ReplyAllowed(subject string) bool {
 	return strings.HasPrefix(subject, InboxPrefix) && !strings.ContainsAny(subject, "*> \t\r\n")

@@ -25,16 +25,8 @@ const (
 	lockTable    = "sagad_schema_lock"
 )
 
-// Migrate brings the database's schema up to this binary's version. Several processes may do so at once: one does, the others
+// migrate brings the database's schema up to this binary's version. Several processes may do so at once: one does, the others
 // wait for it. The error is [store.ErrSchema] if the schema is newer.
-func Migrate(ctx context.Context, dsn string) error {
-	config, err := parse(dsn, "migrate")
-	if err != nil {
-		return err
-	}
-	return migrate(ctx, config, slog.Default())
-}
-
 func migrate(ctx context.Context, pool *pgxpool.Config, log *slog.Logger) error {
 	config := pool.ConnConfig.Copy()
 	for _, timeout := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {

@@ -77,9 +77,6 @@ func TestOpenAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := Migrate(t.Context(), dsn); err != nil {
-			t.Error("migrating what is migrated: ", err)
-		}
 	}
 }
 
@@ -92,9 +89,6 @@ func TestNewerSchema(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), Config{DSN: dsn}); !errors.Is(err, store.ErrSchema) {
 		t.Errorf("opening a newer schema: %v, want ErrSchema", err)
-	}
-	if err := Migrate(t.Context(), dsn); !errors.Is(err, store.ErrSchema) {
-		t.Errorf("migrating a newer schema: %v, want ErrSchema", err)
 	}
 }
 
@@ -119,9 +113,6 @@ func TestPasswordStaysHidden(t *testing.T) {
 			t.Errorf("%q opened", dsn)
 		} else if strings.Contains(err.Error(), password) {
 			t.Errorf("an error shows the password: %v", err)
-		}
-		if err := Migrate(t.Context(), dsn); err == nil || strings.Contains(err.Error(), password) {
-			t.Errorf("migrating %q: %v", dsn, err)
 		}
 	}
 	s, err := Open(t.Context(), Config{DSN: reachable, Logger: logger})
