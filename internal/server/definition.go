@@ -15,7 +15,10 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-type definitionService struct{ *Server }
+type definitionService struct {
+	*Server
+	sagadv1connect.UnimplementedDefinitionServiceHandler
+}
 
 var _ sagadv1connect.DefinitionServiceHandler = (*definitionService)(nil)
 

@@ -17,7 +17,10 @@ import (
 	"github.com/sagad/sagad/store"
 )
 
-type sagaService struct{ *Server }
+type sagaService struct {
+	*Server
+	sagadv1connect.UnimplementedSagaServiceHandler
+}
 
 var _ sagadv1connect.SagaServiceHandler = (*sagaService)(nil)
 

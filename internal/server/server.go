@@ -121,8 +121,8 @@ func New(ctx context.Context, cfg Config, eng Engine, st store.Store) (*Server, 
 		return nil, fmt.Errorf("set up RPC telemetry: %w", err)
 	}
 	s.rpc = connect.NewServer(tracing, guard(s.log, s.stopping), check, validate.NewServerInterceptor())
-	sagadv1connect.RegisterDefinitionServiceHandler(s.rpc, &definitionService{s})
-	sagadv1connect.RegisterSagaServiceHandler(s.rpc, &sagaService{s})
+	sagadv1connect.RegisterDefinitionServiceHandler(s.rpc, &definitionService{Server: s})
+	sagadv1connect.RegisterSagaServiceHandler(s.rpc, &sagaService{Server: s})
 	sagadv1connect.RegisterOperationsServiceHandler(s.rpc, &operationsService{s})
 	services := serviceNames(s.rpc)
 	grpcreflect.Register(s.rpc, grpcreflect.WithNamer(grpcreflect.NamerFunc(func() []string {

@@ -136,6 +136,58 @@ func (GiveUp) EnumDescriptor() ([]byte, []int) {
 	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{1}
 }
 
+type Join int32
+
+const (
+	Join_JOIN_UNSPECIFIED Join = 0
+	Join_JOIN_ALL         Join = 1
+	Join_JOIN_ANY         Join = 2
+	Join_JOIN_COUNT       Join = 3
+)
+
+// Enum value maps for Join.
+var (
+	Join_name = map[int32]string{
+		0: "JOIN_UNSPECIFIED",
+		1: "JOIN_ALL",
+		2: "JOIN_ANY",
+		3: "JOIN_COUNT",
+	}
+	Join_value = map[string]int32{
+		"JOIN_UNSPECIFIED": 0,
+		"JOIN_ALL":         1,
+		"JOIN_ANY":         2,
+		"JOIN_COUNT":       3,
+	}
+)
+
+func (x Join) Enum() *Join {
+	p := new(Join)
+	*p = x
+	return p
+}
+
+func (x Join) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Join) Descriptor() protoreflect.EnumDescriptor {
+	return file_sagad_v1_definition_proto_enumTypes[2].Descriptor()
+}
+
+func (Join) Type() protoreflect.EnumType {
+	return &file_sagad_v1_definition_proto_enumTypes[2]
+}
+
+func (x Join) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Join.Descriptor instead.
+func (Join) EnumDescriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{2}
+}
+
 // Definition is what a saga is: a graph of steps plus CEL expressions. It is data; the engine runs no user code.
 // Once registered a definition is immutable under (namespace, name, version); its hash is over its canonical form.
 type Definition struct {
@@ -157,8 +209,10 @@ type Definition struct {
 	Body []*Node `protobuf:"bytes,7,rep,name=body,proto3" json:"body,omitempty"`
 	// How many compensations may run at the same time. 0 means 16.
 	MaxParallelCompensations int32 `protobuf:"varint,8,opt,name=max_parallel_compensations,json=maxParallelCompensations,proto3" json:"max_parallel_compensations,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// What the saga may be told while it runs, sorted by name.
+	Signals       []*Signal `protobuf:"bytes,9,rep,name=signals,proto3" json:"signals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Definition) Reset() {
@@ -247,21 +301,87 @@ func (x *Definition) GetMaxParallelCompensations() int32 {
 	return 0
 }
 
+func (x *Definition) GetSignals() []*Signal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+// Signal is a message to a running saga, of a type of its own. Whoever sends it gives it a key: the same key is the same signal.
+type Signal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As a step's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// JSON Schema of the payload, as JSON text. Empty means any.
+	Schema        string `protobuf:"bytes,2,opt,name=schema,proto3" json:"schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signal) Reset() {
+	*x = Signal{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signal) ProtoMessage() {}
+
+func (x *Signal) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signal.ProtoReflect.Descriptor instead.
+func (*Signal) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Signal) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Signal) GetSchema() string {
+	if x != nil {
+		return x.Schema
+	}
+	return ""
+}
+
 // Activity is the contract between a definition and the workers that serve it.
 type Activity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lower-case words joined by '.', '-' or '_', 63 characters at most, for example inventory.reserve
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// JSON Schema of the activity's input and output, as JSON text. Empty means any.
-	InputSchema   string `protobuf:"bytes,2,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
-	OutputSchema  string `protobuf:"bytes,3,opt,name=output_schema,json=outputSchema,proto3" json:"output_schema,omitempty"`
+	InputSchema  string `protobuf:"bytes,2,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
+	OutputSchema string `protobuf:"bytes,3,opt,name=output_schema,json=outputSchema,proto3" json:"output_schema,omitempty"`
+	// Its workers can be asked, by the action's key, whether the action happened.
+	Probe bool `protobuf:"varint,4,opt,name=probe,proto3" json:"probe,omitempty"`
+	// An attempt of it must be claimed before it runs, and no two run at once. Its steps need a heartbeat.
+	Claimed       bool `protobuf:"varint,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[1]
+	mi := &file_sagad_v1_definition_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +393,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[1]
+	mi := &file_sagad_v1_definition_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +406,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{1}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Activity) GetName() string {
@@ -310,6 +430,20 @@ func (x *Activity) GetOutputSchema() string {
 	return ""
 }
 
+func (x *Activity) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
+func (x *Activity) GetClaimed() bool {
+	if x != nil {
+		return x.Claimed
+	}
+	return false
+}
+
 // Node is one place in a sequence.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -319,6 +453,13 @@ type Node struct {
 	//	*Node_Parallel
 	//	*Node_If
 	//	*Node_Return
+	//	*Node_Sleep
+	//	*Node_Wait
+	//	*Node_Switch
+	//	*Node_Loop
+	//	*Node_Map
+	//	*Node_Savepoint
+	//	*Node_Child
 	Kind          isNode_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -326,7 +467,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[2]
+	mi := &file_sagad_v1_definition_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +479,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[2]
+	mi := &file_sagad_v1_definition_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +492,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{2}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Node) GetKind() isNode_Kind {
@@ -397,6 +538,69 @@ func (x *Node) GetReturn() *Return {
 	return nil
 }
 
+func (x *Node) GetSleep() *Sleep {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Sleep); ok {
+			return x.Sleep
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetWait() *Wait {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Wait); ok {
+			return x.Wait
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetSwitch() *Switch {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Switch); ok {
+			return x.Switch
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetLoop() *Loop {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Loop); ok {
+			return x.Loop
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetMap() *Map {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Map); ok {
+			return x.Map
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetSavepoint() *Savepoint {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Savepoint); ok {
+			return x.Savepoint
+		}
+	}
+	return nil
+}
+
+func (x *Node) GetChild() *Child {
+	if x != nil {
+		if x, ok := x.Kind.(*Node_Child); ok {
+			return x.Child
+		}
+	}
+	return nil
+}
+
 type isNode_Kind interface {
 	isNode_Kind()
 }
@@ -417,6 +621,34 @@ type Node_Return struct {
 	Return *Return `protobuf:"bytes,4,opt,name=return,proto3,oneof"`
 }
 
+type Node_Sleep struct {
+	Sleep *Sleep `protobuf:"bytes,5,opt,name=sleep,proto3,oneof"`
+}
+
+type Node_Wait struct {
+	Wait *Wait `protobuf:"bytes,6,opt,name=wait,proto3,oneof"`
+}
+
+type Node_Switch struct {
+	Switch *Switch `protobuf:"bytes,7,opt,name=switch,proto3,oneof"`
+}
+
+type Node_Loop struct {
+	Loop *Loop `protobuf:"bytes,8,opt,name=loop,proto3,oneof"`
+}
+
+type Node_Map struct {
+	Map *Map `protobuf:"bytes,9,opt,name=map,proto3,oneof"`
+}
+
+type Node_Savepoint struct {
+	Savepoint *Savepoint `protobuf:"bytes,10,opt,name=savepoint,proto3,oneof"`
+}
+
+type Node_Child struct {
+	Child *Child `protobuf:"bytes,11,opt,name=child,proto3,oneof"`
+}
+
 func (*Node_Step) isNode_Kind() {}
 
 func (*Node_Parallel) isNode_Kind() {}
@@ -424,6 +656,20 @@ func (*Node_Parallel) isNode_Kind() {}
 func (*Node_If) isNode_Kind() {}
 
 func (*Node_Return) isNode_Kind() {}
+
+func (*Node_Sleep) isNode_Kind() {}
+
+func (*Node_Wait) isNode_Kind() {}
+
+func (*Node_Switch) isNode_Kind() {}
+
+func (*Node_Loop) isNode_Kind() {}
+
+func (*Node_Map) isNode_Kind() {}
+
+func (*Node_Savepoint) isNode_Kind() {}
+
+func (*Node_Child) isNode_Kind() {}
 
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -439,14 +685,16 @@ type Step struct {
 	Retry   *RetryPolicy         `protobuf:"bytes,6,opt,name=retry,proto3" json:"retry,omitempty"`
 	GiveUp  GiveUp               `protobuf:"varint,7,opt,name=give_up,json=giveUp,proto3,enum=sagad.v1.GiveUp" json:"give_up,omitempty"`
 	// Of compensatable steps only; the compensation is the same activity, called in the undo direction.
-	Compensation  *Compensation `protobuf:"bytes,8,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	Compensation *Compensation `protobuf:"bytes,8,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	// An attempt that isn't heard of for so long is unknown: its worker is taken for lost. Unset means that only the timeout counts.
+	Heartbeat     *durationpb.Duration `protobuf:"bytes,9,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[3]
+	mi := &file_sagad_v1_definition_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +706,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[3]
+	mi := &file_sagad_v1_definition_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +719,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{3}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Step) GetName() string {
@@ -530,6 +778,13 @@ func (x *Step) GetCompensation() *Compensation {
 	return nil
 }
 
+func (x *Step) GetHeartbeat() *durationpb.Duration {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return nil
+}
+
 type Compensation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long one attempt may take. Unset means 30 s.
@@ -544,7 +799,7 @@ type Compensation struct {
 
 func (x *Compensation) Reset() {
 	*x = Compensation{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[4]
+	mi := &file_sagad_v1_definition_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +811,7 @@ func (x *Compensation) String() string {
 func (*Compensation) ProtoMessage() {}
 
 func (x *Compensation) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[4]
+	mi := &file_sagad_v1_definition_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +824,7 @@ func (x *Compensation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compensation.ProtoReflect.Descriptor instead.
 func (*Compensation) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{4}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Compensation) GetTimeout() *durationpb.Duration {
@@ -612,7 +867,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[5]
+	mi := &file_sagad_v1_definition_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +879,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[5]
+	mi := &file_sagad_v1_definition_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +892,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{5}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RetryPolicy) GetMaxAttempts() int32 {
@@ -688,7 +943,7 @@ type Mapping struct {
 
 func (x *Mapping) Reset() {
 	*x = Mapping{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[6]
+	mi := &file_sagad_v1_definition_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +955,7 @@ func (x *Mapping) String() string {
 func (*Mapping) ProtoMessage() {}
 
 func (x *Mapping) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[6]
+	mi := &file_sagad_v1_definition_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +968,7 @@ func (x *Mapping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mapping.ProtoReflect.Descriptor instead.
 func (*Mapping) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{6}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Mapping) GetFields() map[string]string {
@@ -730,20 +985,27 @@ func (x *Mapping) GetValue() string {
 	return ""
 }
 
-// Parallel runs its branches at the same time and goes on when all are done. Branches don't see each other's outputs;
-// what follows sees the outputs of all.
+// Parallel runs its branches at the same time. Branches don't see each other's outputs.
+//
+// Joining all, it goes on when all are done, what follows sees the outputs of all, and the failure of one is the parallel's.
+// Joining any or count, it goes on when so many branches are done; the others are stopped, awaited and undone. A branch that fails is
+// undone; when too many have failed the parallel has failed. What follows reads, by the parallel's name, the list of the branches
+// done, in the order in which they were: {"branch": index, "output": what the branch says}.
 type Parallel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique in the definition among all names.
-	Name          string    `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Branches      []*Branch `protobuf:"bytes,2,rep,name=branches,proto3" json:"branches,omitempty"`
+	Name     string    `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Branches []*Branch `protobuf:"bytes,2,rep,name=branches,proto3" json:"branches,omitempty"`
+	Join     Join      `protobuf:"varint,3,opt,name=join,proto3,enum=sagad.v1.Join" json:"join,omitempty"`
+	// Of JOIN_COUNT: how many branches, 1 to their number.
+	Count         int32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Parallel) Reset() {
 	*x = Parallel{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[7]
+	mi := &file_sagad_v1_definition_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +1017,7 @@ func (x *Parallel) String() string {
 func (*Parallel) ProtoMessage() {}
 
 func (x *Parallel) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[7]
+	mi := &file_sagad_v1_definition_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +1030,7 @@ func (x *Parallel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parallel.ProtoReflect.Descriptor instead.
 func (*Parallel) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{7}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Parallel) GetName() string {
@@ -785,16 +1047,32 @@ func (x *Parallel) GetBranches() []*Branch {
 	return nil
 }
 
+func (x *Parallel) GetJoin() Join {
+	if x != nil {
+		return x.Join
+	}
+	return Join_JOIN_UNSPECIFIED
+}
+
+func (x *Parallel) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 type Branch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Body          []*Node                `protobuf:"bytes,1,rep,name=body,proto3" json:"body,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Body  []*Node                `protobuf:"bytes,1,rep,name=body,proto3" json:"body,omitempty"`
+	// Of parallels that join any or count.
+	Output        *Mapping `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Branch) Reset() {
 	*x = Branch{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[8]
+	mi := &file_sagad_v1_definition_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +1084,7 @@ func (x *Branch) String() string {
 func (*Branch) ProtoMessage() {}
 
 func (x *Branch) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[8]
+	mi := &file_sagad_v1_definition_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +1097,7 @@ func (x *Branch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Branch.ProtoReflect.Descriptor instead.
 func (*Branch) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{8}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Branch) GetBody() []*Node {
@@ -827,6 +1105,790 @@ func (x *Branch) GetBody() []*Node {
 		return x.Body
 	}
 	return nil
+}
+
+func (x *Branch) GetOutput() *Mapping {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// Sleep waits. Exactly one of its three times is set.
+type Sleep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name     string               `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Duration *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	// CEL, a string: how long, written as for CEL's duration(), for example "90m".
+	For string `protobuf:"bytes,3,opt,name=for,proto3" json:"for,omitempty"`
+	// CEL, a string: until when, RFC 3339. A time that has passed doesn't wait.
+	Until         string `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sleep) Reset() {
+	*x = Sleep{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sleep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sleep) ProtoMessage() {}
+
+func (x *Sleep) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sleep.ProtoReflect.Descriptor instead.
+func (*Sleep) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Sleep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Sleep) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *Sleep) GetFor() string {
+	if x != nil {
+		return x.For
+	}
+	return ""
+}
+
+func (x *Sleep) GetUntil() string {
+	if x != nil {
+		return x.Until
+	}
+	return ""
+}
+
+// Wait waits for a signal, or for a person's answer. The payload is read by the wait's name. A signal that comes early is kept.
+type Wait struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Declared in the definition. Empty if a person is asked.
+	Signal string `protobuf:"bytes,2,opt,name=signal,proto3" json:"signal,omitempty"`
+	// Unset means as long as the saga's deadline lets it; one of the two must be there.
+	Timeout *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// There is a way to go when the time is up: then received and otherwise are the two arms, and only received may read the payload.
+	// Without it, the wait fails when the time is up.
+	HasOtherwise  bool      `protobuf:"varint,4,opt,name=has_otherwise,json=hasOtherwise,proto3" json:"has_otherwise,omitempty"`
+	Received      []*Node   `protobuf:"bytes,5,rep,name=received,proto3" json:"received,omitempty"`
+	Otherwise     []*Node   `protobuf:"bytes,6,rep,name=otherwise,proto3" json:"otherwise,omitempty"`
+	Approval      *Approval `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wait) Reset() {
+	*x = Wait{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wait) ProtoMessage() {}
+
+func (x *Wait) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wait.ProtoReflect.Descriptor instead.
+func (*Wait) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Wait) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Wait) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *Wait) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Wait) GetHasOtherwise() bool {
+	if x != nil {
+		return x.HasOtherwise
+	}
+	return false
+}
+
+func (x *Wait) GetReceived() []*Node {
+	if x != nil {
+		return x.Received
+	}
+	return nil
+}
+
+func (x *Wait) GetOtherwise() []*Node {
+	if x != nil {
+		return x.Otherwise
+	}
+	return nil
+}
+
+func (x *Wait) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+// Approval asks a person. The question is an item in the operations queue; the answer is the wait's payload.
+type Approval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CEL, a string: the question.
+	Title string `protobuf:"bytes,1,opt,name=title,proto3" json:"title,omitempty"`
+	// JSON Schema of the answer, as JSON text. Empty means any.
+	FormSchema    string `protobuf:"bytes,2,opt,name=form_schema,json=formSchema,proto3" json:"form_schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Approval) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *Approval) GetFormSchema() string {
+	if x != nil {
+		return x.FormSchema
+	}
+	return ""
+}
+
+// Switch runs the body of the first case whose condition holds, else the default. What follows can't read outputs from inside.
+type Switch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name  string  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Cases []*Case `protobuf:"bytes,2,rep,name=cases,proto3" json:"cases,omitempty"`
+	// Must be there, though its body may be empty.
+	Default       *Default `protobuf:"bytes,3,opt,name=default,proto3" json:"default,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Switch) Reset() {
+	*x = Switch{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Switch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Switch) ProtoMessage() {}
+
+func (x *Switch) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Switch.ProtoReflect.Descriptor instead.
+func (*Switch) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Switch) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Switch) GetCases() []*Case {
+	if x != nil {
+		return x.Cases
+	}
+	return nil
+}
+
+func (x *Switch) GetDefault() *Default {
+	if x != nil {
+		return x.Default
+	}
+	return nil
+}
+
+type Case struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CEL, a boolean.
+	Condition     string  `protobuf:"bytes,1,opt,name=condition,proto3" json:"condition,omitempty"`
+	Body          []*Node `protobuf:"bytes,2,rep,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Case) Reset() {
+	*x = Case{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Case) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Case) ProtoMessage() {}
+
+func (x *Case) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Case.ProtoReflect.Descriptor instead.
+func (*Case) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Case) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *Case) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type Default struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Body          []*Node                `protobuf:"bytes,1,rep,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Default) Reset() {
+	*x = Default{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Default) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Default) ProtoMessage() {}
+
+func (x *Default) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Default.ProtoReflect.Descriptor instead.
+func (*Default) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Default) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+// Loop runs its body again and again. The body reads, by the loop's name, {"index": 0, 1, ..., "value": what the round before said}.
+// What follows reads {"rounds": how many, "value": what the last one said}.
+type Loop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// At most so many rounds, 1 to 1000.
+	MaxRounds int32 `protobuf:"varint,2,opt,name=max_rounds,json=maxRounds,proto3" json:"max_rounds,omitempty"`
+	// The value that the first round reads. Unset means null.
+	Initial *Mapping `protobuf:"bytes,3,opt,name=initial,proto3" json:"initial,omitempty"`
+	Body    []*Node  `protobuf:"bytes,4,rep,name=body,proto3" json:"body,omitempty"`
+	// The value after a round. Reads what the body's end can read. Unset means that the value stays.
+	Next *Mapping `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	// CEL, a boolean, after a round: another one? Reads as next does. When it still holds after the last round the loop has failed.
+	While         string `protobuf:"bytes,6,opt,name=while,proto3" json:"while,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loop) Reset() {
+	*x = Loop{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loop) ProtoMessage() {}
+
+func (x *Loop) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loop.ProtoReflect.Descriptor instead.
+func (*Loop) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Loop) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Loop) GetMaxRounds() int32 {
+	if x != nil {
+		return x.MaxRounds
+	}
+	return 0
+}
+
+func (x *Loop) GetInitial() *Mapping {
+	if x != nil {
+		return x.Initial
+	}
+	return nil
+}
+
+func (x *Loop) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Loop) GetNext() *Mapping {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *Loop) GetWhile() string {
+	if x != nil {
+		return x.While
+	}
+	return ""
+}
+
+// Map runs its body once for each element of a list. The body reads, by the map's name, {"index": 0, 1, ..., "item": the element}.
+// An element whose body fails is undone; if more fail than are tolerated the map has failed.
+// What follows reads {"done": n, "failed": m} or, if there is an output, with "results" too: a list in the elements' order of
+// {"ok": true, "output": ...} and {"ok": false, "code": ..., "message": ...}.
+type Map struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// CEL, a list; 10,000 elements at most.
+	Items string  `protobuf:"bytes,2,opt,name=items,proto3" json:"items,omitempty"`
+	Body  []*Node `protobuf:"bytes,3,rep,name=body,proto3" json:"body,omitempty"`
+	// How many run at the same time, 1 to 1000. 0 means 16.
+	Window int32 `protobuf:"varint,4,opt,name=window,proto3" json:"window,omitempty"`
+	// How many elements may fail.
+	Tolerate int32 `protobuf:"varint,5,opt,name=tolerate,proto3" json:"tolerate,omitempty"`
+	// What an element says. Reads what the body's end can read.
+	Output        *Mapping `protobuf:"bytes,6,opt,name=output,proto3" json:"output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Map) Reset() {
+	*x = Map{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Map) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Map) ProtoMessage() {}
+
+func (x *Map) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Map.ProtoReflect.Descriptor instead.
+func (*Map) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Map) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Map) GetItems() string {
+	if x != nil {
+		return x.Items
+	}
+	return ""
+}
+
+func (x *Map) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Map) GetWindow() int32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+func (x *Map) GetTolerate() int32 {
+	if x != nil {
+		return x.Tolerate
+	}
+	return 0
+}
+
+func (x *Map) GetOutput() *Mapping {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// Savepoint runs its body. If that fails, what was done since is undone, and the first alternative is run instead; if that fails,
+// the next one. When the last one fails the savepoint has failed. Alternatives read, by the savepoint's name, what went wrong:
+// {"step": ..., "code": ..., "message": ...}. What follows can't read outputs from inside, but {"path": 0 for the body, 1, 2, ...}.
+type Savepoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name          string         `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Body          []*Node        `protobuf:"bytes,2,rep,name=body,proto3" json:"body,omitempty"`
+	Alternatives  []*Alternative `protobuf:"bytes,3,rep,name=alternatives,proto3" json:"alternatives,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Savepoint) Reset() {
+	*x = Savepoint{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Savepoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Savepoint) ProtoMessage() {}
+
+func (x *Savepoint) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Savepoint.ProtoReflect.Descriptor instead.
+func (*Savepoint) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Savepoint) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Savepoint) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Savepoint) GetAlternatives() []*Alternative {
+	if x != nil {
+		return x.Alternatives
+	}
+	return nil
+}
+
+type Alternative struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CEL, a boolean, over what went wrong too; unset means always. The first alternative after the failed one whose condition holds is taken.
+	Condition     string  `protobuf:"bytes,1,opt,name=condition,proto3" json:"condition,omitempty"`
+	Body          []*Node `protobuf:"bytes,2,rep,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alternative) Reset() {
+	*x = Alternative{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alternative) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alternative) ProtoMessage() {}
+
+func (x *Alternative) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
+func (*Alternative) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Alternative) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *Alternative) GetBody() []*Node {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+// Child runs another saga and waits for its end. What the child did stays provisional until this saga is settled for good: if this one
+// unwinds, the child unwinds in its turn. The output is read by the child's name.
+type Child struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique in the definition among all names.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of the same namespace.
+	Definition string `protobuf:"bytes,2,opt,name=definition,proto3" json:"definition,omitempty"`
+	// 0 means the latest when the child starts.
+	Version int32    `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Input   *Mapping `protobuf:"bytes,4,opt,name=input,proto3" json:"input,omitempty"`
+	// JSON Schema of the child's output, as JSON text. Empty means any.
+	OutputSchema string `protobuf:"bytes,5,opt,name=output_schema,json=outputSchema,proto3" json:"output_schema,omitempty"`
+	// Compensatable, or retriable after the pivot. A compensatable child's definition may have no pivot.
+	Kind          Kind `protobuf:"varint,6,opt,name=kind,proto3,enum=sagad.v1.Kind" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Child) Reset() {
+	*x = Child{}
+	mi := &file_sagad_v1_definition_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Child) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Child) ProtoMessage() {}
+
+func (x *Child) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Child.ProtoReflect.Descriptor instead.
+func (*Child) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Child) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Child) GetDefinition() string {
+	if x != nil {
+		return x.Definition
+	}
+	return ""
+}
+
+func (x *Child) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Child) GetInput() *Mapping {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *Child) GetOutputSchema() string {
+	if x != nil {
+		return x.OutputSchema
+	}
+	return ""
+}
+
+func (x *Child) GetKind() Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Kind_KIND_UNSPECIFIED
 }
 
 // If runs one of two sequences. What follows may read outputs from inside only where the verifier can tell that they
@@ -846,7 +1908,7 @@ type If struct {
 
 func (x *If) Reset() {
 	*x = If{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[9]
+	mi := &file_sagad_v1_definition_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1920,7 @@ func (x *If) String() string {
 func (*If) ProtoMessage() {}
 
 func (x *If) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[9]
+	mi := &file_sagad_v1_definition_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1933,7 @@ func (x *If) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use If.ProtoReflect.Descriptor instead.
 func (*If) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{9}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *If) GetName() string {
@@ -912,7 +1974,7 @@ type Return struct {
 
 func (x *Return) Reset() {
 	*x = Return{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[10]
+	mi := &file_sagad_v1_definition_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1986,7 @@ func (x *Return) String() string {
 func (*Return) ProtoMessage() {}
 
 func (x *Return) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[10]
+	mi := &file_sagad_v1_definition_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1999,7 @@ func (x *Return) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Return.ProtoReflect.Descriptor instead.
 func (*Return) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{10}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Return) GetOutput() *Mapping {
@@ -965,7 +2027,7 @@ type DefinitionVersion struct {
 
 func (x *DefinitionVersion) Reset() {
 	*x = DefinitionVersion{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[11]
+	mi := &file_sagad_v1_definition_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +2039,7 @@ func (x *DefinitionVersion) String() string {
 func (*DefinitionVersion) ProtoMessage() {}
 
 func (x *DefinitionVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[11]
+	mi := &file_sagad_v1_definition_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +2052,7 @@ func (x *DefinitionVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DefinitionVersion.ProtoReflect.Descriptor instead.
 func (*DefinitionVersion) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{11}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DefinitionVersion) GetNamespace() string {
@@ -1059,7 +2121,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_sagad_v1_definition_proto_msgTypes[12]
+	mi := &file_sagad_v1_definition_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +2133,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_definition_proto_msgTypes[12]
+	mi := &file_sagad_v1_definition_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +2146,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{12}
+	return file_sagad_v1_definition_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Problem) GetDefinition() string {
@@ -1154,7 +2216,7 @@ var File_sagad_v1_definition_proto protoreflect.FileDescriptor
 
 const file_sagad_v1_definition_proto_rawDesc = "" +
 	"\n" +
-	"\x19sagad/v1/definition.proto\x12\bsagad.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x02\n" +
+	"\x19sagad/v1/definition.proto\x12\bsagad.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n" +
 	"\n" +
 	"Definition\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
@@ -1166,17 +2228,31 @@ const file_sagad_v1_definition_proto_rawDesc = "" +
 	"activities\x18\x06 \x03(\v2\x12.sagad.v1.ActivityR\n" +
 	"activities\x12\"\n" +
 	"\x04body\x18\a \x03(\v2\x0e.sagad.v1.NodeR\x04body\x12<\n" +
-	"\x1amax_parallel_compensations\x18\b \x01(\x05R\x18maxParallelCompensations\"f\n" +
+	"\x1amax_parallel_compensations\x18\b \x01(\x05R\x18maxParallelCompensations\x12*\n" +
+	"\asignals\x18\t \x03(\v2\x10.sagad.v1.SignalR\asignals\"4\n" +
+	"\x06Signal\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06schema\x18\x02 \x01(\tR\x06schema\"\x96\x01\n" +
 	"\bActivity\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\finput_schema\x18\x02 \x01(\tR\vinputSchema\x12#\n" +
-	"\routput_schema\x18\x03 \x01(\tR\foutputSchema\"\xb2\x01\n" +
+	"\routput_schema\x18\x03 \x01(\tR\foutputSchema\x12\x14\n" +
+	"\x05probe\x18\x04 \x01(\bR\x05probe\x12\x18\n" +
+	"\aclaimed\x18\x05 \x01(\bR\aclaimed\"\xd4\x03\n" +
 	"\x04Node\x12$\n" +
 	"\x04step\x18\x01 \x01(\v2\x0e.sagad.v1.StepH\x00R\x04step\x120\n" +
 	"\bparallel\x18\x02 \x01(\v2\x12.sagad.v1.ParallelH\x00R\bparallel\x12\x1e\n" +
 	"\x02if\x18\x03 \x01(\v2\f.sagad.v1.IfH\x00R\x02if\x12*\n" +
-	"\x06return\x18\x04 \x01(\v2\x10.sagad.v1.ReturnH\x00R\x06returnB\x06\n" +
-	"\x04kind\"\xcc\x02\n" +
+	"\x06return\x18\x04 \x01(\v2\x10.sagad.v1.ReturnH\x00R\x06return\x12'\n" +
+	"\x05sleep\x18\x05 \x01(\v2\x0f.sagad.v1.SleepH\x00R\x05sleep\x12$\n" +
+	"\x04wait\x18\x06 \x01(\v2\x0e.sagad.v1.WaitH\x00R\x04wait\x12*\n" +
+	"\x06switch\x18\a \x01(\v2\x10.sagad.v1.SwitchH\x00R\x06switch\x12$\n" +
+	"\x04loop\x18\b \x01(\v2\x0e.sagad.v1.LoopH\x00R\x04loop\x12!\n" +
+	"\x03map\x18\t \x01(\v2\r.sagad.v1.MapH\x00R\x03map\x123\n" +
+	"\tsavepoint\x18\n" +
+	" \x01(\v2\x13.sagad.v1.SavepointH\x00R\tsavepoint\x12'\n" +
+	"\x05child\x18\v \x01(\v2\x0f.sagad.v1.ChildH\x00R\x05childB\x06\n" +
+	"\x04kind\"\x85\x03\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bactivity\x18\x02 \x01(\tR\bactivity\x12\"\n" +
@@ -1185,7 +2261,8 @@ const file_sagad_v1_definition_proto_rawDesc = "" +
 	"\atimeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
 	"\x05retry\x18\x06 \x01(\v2\x15.sagad.v1.RetryPolicyR\x05retry\x12)\n" +
 	"\agive_up\x18\a \x01(\x0e2\x10.sagad.v1.GiveUpR\x06giveUp\x12:\n" +
-	"\fcompensation\x18\b \x01(\v2\x16.sagad.v1.CompensationR\fcompensation\"\x8b\x01\n" +
+	"\fcompensation\x18\b \x01(\v2\x16.sagad.v1.CompensationR\fcompensation\x127\n" +
+	"\theartbeat\x18\t \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\x8b\x01\n" +
 	"\fCompensation\x123\n" +
 	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
 	"\x05retry\x18\x02 \x01(\v2\x15.sagad.v1.RetryPolicyR\x05retry\x12\x19\n" +
@@ -1201,12 +2278,72 @@ const file_sagad_v1_definition_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x1a9\n" +
 	"\vFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x86\x01\n" +
 	"\bParallel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
-	"\bbranches\x18\x02 \x03(\v2\x10.sagad.v1.BranchR\bbranches\",\n" +
+	"\bbranches\x18\x02 \x03(\v2\x10.sagad.v1.BranchR\bbranches\x12\"\n" +
+	"\x04join\x18\x03 \x01(\x0e2\x0e.sagad.v1.JoinR\x04join\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x05R\x05count\"W\n" +
 	"\x06Branch\x12\"\n" +
-	"\x04body\x18\x01 \x03(\v2\x0e.sagad.v1.NodeR\x04body\"~\n" +
+	"\x04body\x18\x01 \x03(\v2\x0e.sagad.v1.NodeR\x04body\x12)\n" +
+	"\x06output\x18\x02 \x01(\v2\x11.sagad.v1.MappingR\x06output\"z\n" +
+	"\x05Sleep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x10\n" +
+	"\x03for\x18\x03 \x01(\tR\x03for\x12\x14\n" +
+	"\x05until\x18\x04 \x01(\tR\x05until\"\x96\x02\n" +
+	"\x04Wait\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06signal\x18\x02 \x01(\tR\x06signal\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12#\n" +
+	"\rhas_otherwise\x18\x04 \x01(\bR\fhasOtherwise\x12*\n" +
+	"\breceived\x18\x05 \x03(\v2\x0e.sagad.v1.NodeR\breceived\x12,\n" +
+	"\totherwise\x18\x06 \x03(\v2\x0e.sagad.v1.NodeR\totherwise\x12.\n" +
+	"\bapproval\x18\a \x01(\v2\x12.sagad.v1.ApprovalR\bapproval\"A\n" +
+	"\bApproval\x12\x14\n" +
+	"\x05title\x18\x01 \x01(\tR\x05title\x12\x1f\n" +
+	"\vform_schema\x18\x02 \x01(\tR\n" +
+	"formSchema\"o\n" +
+	"\x06Switch\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
+	"\x05cases\x18\x02 \x03(\v2\x0e.sagad.v1.CaseR\x05cases\x12+\n" +
+	"\adefault\x18\x03 \x01(\v2\x11.sagad.v1.DefaultR\adefault\"H\n" +
+	"\x04Case\x12\x1c\n" +
+	"\tcondition\x18\x01 \x01(\tR\tcondition\x12\"\n" +
+	"\x04body\x18\x02 \x03(\v2\x0e.sagad.v1.NodeR\x04body\"-\n" +
+	"\aDefault\x12\"\n" +
+	"\x04body\x18\x01 \x03(\v2\x0e.sagad.v1.NodeR\x04body\"\xc7\x01\n" +
+	"\x04Loop\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"max_rounds\x18\x02 \x01(\x05R\tmaxRounds\x12+\n" +
+	"\ainitial\x18\x03 \x01(\v2\x11.sagad.v1.MappingR\ainitial\x12\"\n" +
+	"\x04body\x18\x04 \x03(\v2\x0e.sagad.v1.NodeR\x04body\x12%\n" +
+	"\x04next\x18\x05 \x01(\v2\x11.sagad.v1.MappingR\x04next\x12\x14\n" +
+	"\x05while\x18\x06 \x01(\tR\x05while\"\xb2\x01\n" +
+	"\x03Map\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05items\x18\x02 \x01(\tR\x05items\x12\"\n" +
+	"\x04body\x18\x03 \x03(\v2\x0e.sagad.v1.NodeR\x04body\x12\x16\n" +
+	"\x06window\x18\x04 \x01(\x05R\x06window\x12\x1a\n" +
+	"\btolerate\x18\x05 \x01(\x05R\btolerate\x12)\n" +
+	"\x06output\x18\x06 \x01(\v2\x11.sagad.v1.MappingR\x06output\"~\n" +
+	"\tSavepoint\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
+	"\x04body\x18\x02 \x03(\v2\x0e.sagad.v1.NodeR\x04body\x129\n" +
+	"\falternatives\x18\x03 \x03(\v2\x15.sagad.v1.AlternativeR\falternatives\"O\n" +
+	"\vAlternative\x12\x1c\n" +
+	"\tcondition\x18\x01 \x01(\tR\tcondition\x12\"\n" +
+	"\x04body\x18\x02 \x03(\v2\x0e.sagad.v1.NodeR\x04body\"\xc7\x01\n" +
+	"\x05Child\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"definition\x18\x02 \x01(\tR\n" +
+	"definition\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x05R\aversion\x12'\n" +
+	"\x05input\x18\x04 \x01(\v2\x11.sagad.v1.MappingR\x05input\x12#\n" +
+	"\routput_schema\x18\x05 \x01(\tR\foutputSchema\x12\"\n" +
+	"\x04kind\x18\x06 \x01(\x0e2\x0e.sagad.v1.KindR\x04kind\"~\n" +
 	"\x02If\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tcondition\x18\x02 \x01(\tR\tcondition\x12\"\n" +
@@ -1247,7 +2384,13 @@ const file_sagad_v1_definition_proto_rawDesc = "" +
 	"\x06GiveUp\x12\x17\n" +
 	"\x13GIVE_UP_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eGIVE_UP_UNWIND\x10\x01\x12\x10\n" +
-	"\fGIVE_UP_HOLD\x10\x02B\x93\x01\n" +
+	"\fGIVE_UP_HOLD\x10\x02*H\n" +
+	"\x04Join\x12\x14\n" +
+	"\x10JOIN_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bJOIN_ALL\x10\x01\x12\f\n" +
+	"\bJOIN_ANY\x10\x02\x12\x0e\n" +
+	"\n" +
+	"JOIN_COUNT\x10\x03B\x93\x01\n" +
 	"\fcom.sagad.v1B\x0fDefinitionProtoP\x01Z1github.com/sagad/sagad/proto/gen/sagad/v1;sagadv1\xa2\x02\x03SXX\xaa\x02\bSagad.V1\xca\x02\bSagad\\V1\xe2\x02\x14Sagad\\V1\\GPBMetadata\xea\x02\tSagad::V1b\x06proto3"
 
 var (
@@ -1262,60 +2405,103 @@ func file_sagad_v1_definition_proto_rawDescGZIP() []byte {
 	return file_sagad_v1_definition_proto_rawDescData
 }
 
-var file_sagad_v1_definition_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sagad_v1_definition_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_sagad_v1_definition_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sagad_v1_definition_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_sagad_v1_definition_proto_goTypes = []any{
 	(Kind)(0),                     // 0: sagad.v1.Kind
 	(GiveUp)(0),                   // 1: sagad.v1.GiveUp
-	(*Definition)(nil),            // 2: sagad.v1.Definition
-	(*Activity)(nil),              // 3: sagad.v1.Activity
-	(*Node)(nil),                  // 4: sagad.v1.Node
-	(*Step)(nil),                  // 5: sagad.v1.Step
-	(*Compensation)(nil),          // 6: sagad.v1.Compensation
-	(*RetryPolicy)(nil),           // 7: sagad.v1.RetryPolicy
-	(*Mapping)(nil),               // 8: sagad.v1.Mapping
-	(*Parallel)(nil),              // 9: sagad.v1.Parallel
-	(*Branch)(nil),                // 10: sagad.v1.Branch
-	(*If)(nil),                    // 11: sagad.v1.If
-	(*Return)(nil),                // 12: sagad.v1.Return
-	(*DefinitionVersion)(nil),     // 13: sagad.v1.DefinitionVersion
-	(*Problem)(nil),               // 14: sagad.v1.Problem
-	nil,                           // 15: sagad.v1.Mapping.FieldsEntry
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(Join)(0),                     // 2: sagad.v1.Join
+	(*Definition)(nil),            // 3: sagad.v1.Definition
+	(*Signal)(nil),                // 4: sagad.v1.Signal
+	(*Activity)(nil),              // 5: sagad.v1.Activity
+	(*Node)(nil),                  // 6: sagad.v1.Node
+	(*Step)(nil),                  // 7: sagad.v1.Step
+	(*Compensation)(nil),          // 8: sagad.v1.Compensation
+	(*RetryPolicy)(nil),           // 9: sagad.v1.RetryPolicy
+	(*Mapping)(nil),               // 10: sagad.v1.Mapping
+	(*Parallel)(nil),              // 11: sagad.v1.Parallel
+	(*Branch)(nil),                // 12: sagad.v1.Branch
+	(*Sleep)(nil),                 // 13: sagad.v1.Sleep
+	(*Wait)(nil),                  // 14: sagad.v1.Wait
+	(*Approval)(nil),              // 15: sagad.v1.Approval
+	(*Switch)(nil),                // 16: sagad.v1.Switch
+	(*Case)(nil),                  // 17: sagad.v1.Case
+	(*Default)(nil),               // 18: sagad.v1.Default
+	(*Loop)(nil),                  // 19: sagad.v1.Loop
+	(*Map)(nil),                   // 20: sagad.v1.Map
+	(*Savepoint)(nil),             // 21: sagad.v1.Savepoint
+	(*Alternative)(nil),           // 22: sagad.v1.Alternative
+	(*Child)(nil),                 // 23: sagad.v1.Child
+	(*If)(nil),                    // 24: sagad.v1.If
+	(*Return)(nil),                // 25: sagad.v1.Return
+	(*DefinitionVersion)(nil),     // 26: sagad.v1.DefinitionVersion
+	(*Problem)(nil),               // 27: sagad.v1.Problem
+	nil,                           // 28: sagad.v1.Mapping.FieldsEntry
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_sagad_v1_definition_proto_depIdxs = []int32{
-	16, // 0: sagad.v1.Definition.deadline:type_name -> google.protobuf.Duration
-	3,  // 1: sagad.v1.Definition.activities:type_name -> sagad.v1.Activity
-	4,  // 2: sagad.v1.Definition.body:type_name -> sagad.v1.Node
-	5,  // 3: sagad.v1.Node.step:type_name -> sagad.v1.Step
-	9,  // 4: sagad.v1.Node.parallel:type_name -> sagad.v1.Parallel
-	11, // 5: sagad.v1.Node.if:type_name -> sagad.v1.If
-	12, // 6: sagad.v1.Node.return:type_name -> sagad.v1.Return
-	0,  // 7: sagad.v1.Step.kind:type_name -> sagad.v1.Kind
-	8,  // 8: sagad.v1.Step.input:type_name -> sagad.v1.Mapping
-	16, // 9: sagad.v1.Step.timeout:type_name -> google.protobuf.Duration
-	7,  // 10: sagad.v1.Step.retry:type_name -> sagad.v1.RetryPolicy
-	1,  // 11: sagad.v1.Step.give_up:type_name -> sagad.v1.GiveUp
-	6,  // 12: sagad.v1.Step.compensation:type_name -> sagad.v1.Compensation
-	16, // 13: sagad.v1.Compensation.timeout:type_name -> google.protobuf.Duration
-	7,  // 14: sagad.v1.Compensation.retry:type_name -> sagad.v1.RetryPolicy
-	16, // 15: sagad.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
-	16, // 16: sagad.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
-	16, // 17: sagad.v1.RetryPolicy.total:type_name -> google.protobuf.Duration
-	15, // 18: sagad.v1.Mapping.fields:type_name -> sagad.v1.Mapping.FieldsEntry
-	10, // 19: sagad.v1.Parallel.branches:type_name -> sagad.v1.Branch
-	4,  // 20: sagad.v1.Branch.body:type_name -> sagad.v1.Node
-	4,  // 21: sagad.v1.If.then:type_name -> sagad.v1.Node
-	4,  // 22: sagad.v1.If.else:type_name -> sagad.v1.Node
-	8,  // 23: sagad.v1.Return.output:type_name -> sagad.v1.Mapping
-	17, // 24: sagad.v1.DefinitionVersion.registered_at:type_name -> google.protobuf.Timestamp
-	2,  // 25: sagad.v1.DefinitionVersion.definition:type_name -> sagad.v1.Definition
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	29, // 0: sagad.v1.Definition.deadline:type_name -> google.protobuf.Duration
+	5,  // 1: sagad.v1.Definition.activities:type_name -> sagad.v1.Activity
+	6,  // 2: sagad.v1.Definition.body:type_name -> sagad.v1.Node
+	4,  // 3: sagad.v1.Definition.signals:type_name -> sagad.v1.Signal
+	7,  // 4: sagad.v1.Node.step:type_name -> sagad.v1.Step
+	11, // 5: sagad.v1.Node.parallel:type_name -> sagad.v1.Parallel
+	24, // 6: sagad.v1.Node.if:type_name -> sagad.v1.If
+	25, // 7: sagad.v1.Node.return:type_name -> sagad.v1.Return
+	13, // 8: sagad.v1.Node.sleep:type_name -> sagad.v1.Sleep
+	14, // 9: sagad.v1.Node.wait:type_name -> sagad.v1.Wait
+	16, // 10: sagad.v1.Node.switch:type_name -> sagad.v1.Switch
+	19, // 11: sagad.v1.Node.loop:type_name -> sagad.v1.Loop
+	20, // 12: sagad.v1.Node.map:type_name -> sagad.v1.Map
+	21, // 13: sagad.v1.Node.savepoint:type_name -> sagad.v1.Savepoint
+	23, // 14: sagad.v1.Node.child:type_name -> sagad.v1.Child
+	0,  // 15: sagad.v1.Step.kind:type_name -> sagad.v1.Kind
+	10, // 16: sagad.v1.Step.input:type_name -> sagad.v1.Mapping
+	29, // 17: sagad.v1.Step.timeout:type_name -> google.protobuf.Duration
+	9,  // 18: sagad.v1.Step.retry:type_name -> sagad.v1.RetryPolicy
+	1,  // 19: sagad.v1.Step.give_up:type_name -> sagad.v1.GiveUp
+	8,  // 20: sagad.v1.Step.compensation:type_name -> sagad.v1.Compensation
+	29, // 21: sagad.v1.Step.heartbeat:type_name -> google.protobuf.Duration
+	29, // 22: sagad.v1.Compensation.timeout:type_name -> google.protobuf.Duration
+	9,  // 23: sagad.v1.Compensation.retry:type_name -> sagad.v1.RetryPolicy
+	29, // 24: sagad.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
+	29, // 25: sagad.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
+	29, // 26: sagad.v1.RetryPolicy.total:type_name -> google.protobuf.Duration
+	28, // 27: sagad.v1.Mapping.fields:type_name -> sagad.v1.Mapping.FieldsEntry
+	12, // 28: sagad.v1.Parallel.branches:type_name -> sagad.v1.Branch
+	2,  // 29: sagad.v1.Parallel.join:type_name -> sagad.v1.Join
+	6,  // 30: sagad.v1.Branch.body:type_name -> sagad.v1.Node
+	10, // 31: sagad.v1.Branch.output:type_name -> sagad.v1.Mapping
+	29, // 32: sagad.v1.Sleep.duration:type_name -> google.protobuf.Duration
+	29, // 33: sagad.v1.Wait.timeout:type_name -> google.protobuf.Duration
+	6,  // 34: sagad.v1.Wait.received:type_name -> sagad.v1.Node
+	6,  // 35: sagad.v1.Wait.otherwise:type_name -> sagad.v1.Node
+	15, // 36: sagad.v1.Wait.approval:type_name -> sagad.v1.Approval
+	17, // 37: sagad.v1.Switch.cases:type_name -> sagad.v1.Case
+	18, // 38: sagad.v1.Switch.default:type_name -> sagad.v1.Default
+	6,  // 39: sagad.v1.Case.body:type_name -> sagad.v1.Node
+	6,  // 40: sagad.v1.Default.body:type_name -> sagad.v1.Node
+	10, // 41: sagad.v1.Loop.initial:type_name -> sagad.v1.Mapping
+	6,  // 42: sagad.v1.Loop.body:type_name -> sagad.v1.Node
+	10, // 43: sagad.v1.Loop.next:type_name -> sagad.v1.Mapping
+	6,  // 44: sagad.v1.Map.body:type_name -> sagad.v1.Node
+	10, // 45: sagad.v1.Map.output:type_name -> sagad.v1.Mapping
+	6,  // 46: sagad.v1.Savepoint.body:type_name -> sagad.v1.Node
+	22, // 47: sagad.v1.Savepoint.alternatives:type_name -> sagad.v1.Alternative
+	6,  // 48: sagad.v1.Alternative.body:type_name -> sagad.v1.Node
+	10, // 49: sagad.v1.Child.input:type_name -> sagad.v1.Mapping
+	0,  // 50: sagad.v1.Child.kind:type_name -> sagad.v1.Kind
+	6,  // 51: sagad.v1.If.then:type_name -> sagad.v1.Node
+	6,  // 52: sagad.v1.If.else:type_name -> sagad.v1.Node
+	10, // 53: sagad.v1.Return.output:type_name -> sagad.v1.Mapping
+	30, // 54: sagad.v1.DefinitionVersion.registered_at:type_name -> google.protobuf.Timestamp
+	3,  // 55: sagad.v1.DefinitionVersion.definition:type_name -> sagad.v1.Definition
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_sagad_v1_definition_proto_init() }
@@ -1323,19 +2509,26 @@ func file_sagad_v1_definition_proto_init() {
 	if File_sagad_v1_definition_proto != nil {
 		return
 	}
-	file_sagad_v1_definition_proto_msgTypes[2].OneofWrappers = []any{
+	file_sagad_v1_definition_proto_msgTypes[3].OneofWrappers = []any{
 		(*Node_Step)(nil),
 		(*Node_Parallel)(nil),
 		(*Node_If)(nil),
 		(*Node_Return)(nil),
+		(*Node_Sleep)(nil),
+		(*Node_Wait)(nil),
+		(*Node_Switch)(nil),
+		(*Node_Loop)(nil),
+		(*Node_Map)(nil),
+		(*Node_Savepoint)(nil),
+		(*Node_Child)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sagad_v1_definition_proto_rawDesc), len(file_sagad_v1_definition_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   14,
+			NumEnums:      3,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

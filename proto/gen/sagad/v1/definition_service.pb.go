@@ -556,6 +556,278 @@ func (x *GetDefinitionGraphResponse) GetMermaid() string {
 	return ""
 }
 
+type GetDefinitionUsageRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// 0 means all versions.
+	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDefinitionUsageRequest) Reset() {
+	*x = GetDefinitionUsageRequest{}
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDefinitionUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDefinitionUsageRequest) ProtoMessage() {}
+
+func (x *GetDefinitionUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDefinitionUsageRequest.ProtoReflect.Descriptor instead.
+func (*GetDefinitionUsageRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GetDefinitionUsageRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetDefinitionUsageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetDefinitionUsageRequest) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type GetDefinitionUsageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Versions      []*VersionUsage        `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDefinitionUsageResponse) Reset() {
+	*x = GetDefinitionUsageResponse{}
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDefinitionUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDefinitionUsageResponse) ProtoMessage() {}
+
+func (x *GetDefinitionUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDefinitionUsageResponse.ProtoReflect.Descriptor instead.
+func (*GetDefinitionUsageResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetDefinitionUsageResponse) GetVersions() []*VersionUsage {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type VersionUsage struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Sagas that haven't ended, provisional children included.
+	Unfinished int64 `protobuf:"varint,2,opt,name=unfinished,proto3" json:"unfinished,omitempty"`
+	// All sagas.
+	Sagas int64 `protobuf:"varint,3,opt,name=sagas,proto3" json:"sagas,omitempty"`
+	// Up to 10 ids of unfinished ones.
+	Examples      []string `protobuf:"bytes,4,rep,name=examples,proto3" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersionUsage) Reset() {
+	*x = VersionUsage{}
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionUsage) ProtoMessage() {}
+
+func (x *VersionUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionUsage.ProtoReflect.Descriptor instead.
+func (*VersionUsage) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *VersionUsage) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *VersionUsage) GetUnfinished() int64 {
+	if x != nil {
+		return x.Unfinished
+	}
+	return 0
+}
+
+func (x *VersionUsage) GetSagas() int64 {
+	if x != nil {
+		return x.Sagas
+	}
+	return 0
+}
+
+func (x *VersionUsage) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+type DeleteDefinitionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Version       int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteDefinitionRequest) Reset() {
+	*x = DeleteDefinitionRequest{}
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDefinitionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDefinitionRequest) ProtoMessage() {}
+
+func (x *DeleteDefinitionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDefinitionRequest.ProtoReflect.Descriptor instead.
+func (*DeleteDefinitionRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DeleteDefinitionRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DeleteDefinitionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteDefinitionRequest) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type DeleteDefinitionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteDefinitionResponse) Reset() {
+	*x = DeleteDefinitionResponse{}
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDefinitionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDefinitionResponse) ProtoMessage() {}
+
+func (x *DeleteDefinitionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_definition_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDefinitionResponse.ProtoReflect.Descriptor instead.
+func (*DeleteDefinitionResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_definition_service_proto_rawDescGZIP(), []int{14}
+}
+
 var File_sagad_v1_definition_service_proto protoreflect.FileDescriptor
 
 const file_sagad_v1_definition_service_proto_rawDesc = "" +
@@ -597,12 +869,32 @@ const file_sagad_v1_definition_service_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"6\n" +
 	"\x1aGetDefinitionGraphResponse\x12\x18\n" +
-	"\amermaid\x18\x01 \x01(\tR\amermaid2\xf0\x03\n" +
+	"\amermaid\x18\x01 \x01(\tR\amermaid\"\xa1\x01\n" +
+	"\x19GetDefinitionUsageRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1d\n" +
+	"\x04name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12!\n" +
+	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"P\n" +
+	"\x1aGetDefinitionUsageResponse\x122\n" +
+	"\bversions\x18\x01 \x03(\v2\x16.sagad.v1.VersionUsageR\bversions\"z\n" +
+	"\fVersionUsage\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1e\n" +
+	"\n" +
+	"unfinished\x18\x02 \x01(\x03R\n" +
+	"unfinished\x12\x14\n" +
+	"\x05sagas\x18\x03 \x01(\x03R\x05sagas\x12\x1a\n" +
+	"\bexamples\x18\x04 \x03(\tR\bexamples\"\x9f\x01\n" +
+	"\x17DeleteDefinitionRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1d\n" +
+	"\x04name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12!\n" +
+	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\aversion\"\x1a\n" +
+	"\x18DeleteDefinitionResponse2\xb6\x05\n" +
 	"\x11DefinitionService\x12a\n" +
 	"\x12RegisterDefinition\x12#.sagad.v1.RegisterDefinitionRequest\x1a$.sagad.v1.RegisterDefinitionResponse\"\x00\x12^\n" +
 	"\x10VerifyDefinition\x12!.sagad.v1.VerifyDefinitionRequest\x1a\".sagad.v1.VerifyDefinitionResponse\"\x03\x90\x02\x01\x12U\n" +
 	"\rGetDefinition\x12\x1e.sagad.v1.GetDefinitionRequest\x1a\x1f.sagad.v1.GetDefinitionResponse\"\x03\x90\x02\x01\x12[\n" +
 	"\x0fListDefinitions\x12 .sagad.v1.ListDefinitionsRequest\x1a!.sagad.v1.ListDefinitionsResponse\"\x03\x90\x02\x01\x12d\n" +
+	"\x12GetDefinitionUsage\x12#.sagad.v1.GetDefinitionUsageRequest\x1a$.sagad.v1.GetDefinitionUsageResponse\"\x03\x90\x02\x01\x12^\n" +
+	"\x10DeleteDefinition\x12!.sagad.v1.DeleteDefinitionRequest\x1a\".sagad.v1.DeleteDefinitionResponse\"\x03\x90\x02\x02\x12d\n" +
 	"\x12GetDefinitionGraph\x12#.sagad.v1.GetDefinitionGraphRequest\x1a$.sagad.v1.GetDefinitionGraphResponse\"\x03\x90\x02\x01B\x9a\x01\n" +
 	"\fcom.sagad.v1B\x16DefinitionServiceProtoP\x01Z1github.com/sagad/sagad/proto/gen/sagad/v1;sagadv1\xa2\x02\x03SXX\xaa\x02\bSagad.V1\xca\x02\bSagad\\V1\xe2\x02\x14Sagad\\V1\\GPBMetadata\xea\x02\tSagad::V1b\x06proto3"
 
@@ -618,7 +910,7 @@ func file_sagad_v1_definition_service_proto_rawDescGZIP() []byte {
 	return file_sagad_v1_definition_service_proto_rawDescData
 }
 
-var file_sagad_v1_definition_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_sagad_v1_definition_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_sagad_v1_definition_service_proto_goTypes = []any{
 	(*RegisterDefinitionRequest)(nil),  // 0: sagad.v1.RegisterDefinitionRequest
 	(*RegisterDefinitionResponse)(nil), // 1: sagad.v1.RegisterDefinitionResponse
@@ -630,32 +922,42 @@ var file_sagad_v1_definition_service_proto_goTypes = []any{
 	(*ListDefinitionsResponse)(nil),    // 7: sagad.v1.ListDefinitionsResponse
 	(*GetDefinitionGraphRequest)(nil),  // 8: sagad.v1.GetDefinitionGraphRequest
 	(*GetDefinitionGraphResponse)(nil), // 9: sagad.v1.GetDefinitionGraphResponse
-	(*Definition)(nil),                 // 10: sagad.v1.Definition
-	(*DefinitionVersion)(nil),          // 11: sagad.v1.DefinitionVersion
-	(*Problem)(nil),                    // 12: sagad.v1.Problem
+	(*GetDefinitionUsageRequest)(nil),  // 10: sagad.v1.GetDefinitionUsageRequest
+	(*GetDefinitionUsageResponse)(nil), // 11: sagad.v1.GetDefinitionUsageResponse
+	(*VersionUsage)(nil),               // 12: sagad.v1.VersionUsage
+	(*DeleteDefinitionRequest)(nil),    // 13: sagad.v1.DeleteDefinitionRequest
+	(*DeleteDefinitionResponse)(nil),   // 14: sagad.v1.DeleteDefinitionResponse
+	(*Definition)(nil),                 // 15: sagad.v1.Definition
+	(*DefinitionVersion)(nil),          // 16: sagad.v1.DefinitionVersion
+	(*Problem)(nil),                    // 17: sagad.v1.Problem
 }
 var file_sagad_v1_definition_service_proto_depIdxs = []int32{
-	10, // 0: sagad.v1.RegisterDefinitionRequest.definition:type_name -> sagad.v1.Definition
-	11, // 1: sagad.v1.RegisterDefinitionResponse.version:type_name -> sagad.v1.DefinitionVersion
-	10, // 2: sagad.v1.VerifyDefinitionRequest.definition:type_name -> sagad.v1.Definition
-	12, // 3: sagad.v1.VerifyDefinitionResponse.problems:type_name -> sagad.v1.Problem
-	11, // 4: sagad.v1.GetDefinitionResponse.version:type_name -> sagad.v1.DefinitionVersion
-	11, // 5: sagad.v1.ListDefinitionsResponse.definitions:type_name -> sagad.v1.DefinitionVersion
-	0,  // 6: sagad.v1.DefinitionService.RegisterDefinition:input_type -> sagad.v1.RegisterDefinitionRequest
-	2,  // 7: sagad.v1.DefinitionService.VerifyDefinition:input_type -> sagad.v1.VerifyDefinitionRequest
-	4,  // 8: sagad.v1.DefinitionService.GetDefinition:input_type -> sagad.v1.GetDefinitionRequest
-	6,  // 9: sagad.v1.DefinitionService.ListDefinitions:input_type -> sagad.v1.ListDefinitionsRequest
-	8,  // 10: sagad.v1.DefinitionService.GetDefinitionGraph:input_type -> sagad.v1.GetDefinitionGraphRequest
-	1,  // 11: sagad.v1.DefinitionService.RegisterDefinition:output_type -> sagad.v1.RegisterDefinitionResponse
-	3,  // 12: sagad.v1.DefinitionService.VerifyDefinition:output_type -> sagad.v1.VerifyDefinitionResponse
-	5,  // 13: sagad.v1.DefinitionService.GetDefinition:output_type -> sagad.v1.GetDefinitionResponse
-	7,  // 14: sagad.v1.DefinitionService.ListDefinitions:output_type -> sagad.v1.ListDefinitionsResponse
-	9,  // 15: sagad.v1.DefinitionService.GetDefinitionGraph:output_type -> sagad.v1.GetDefinitionGraphResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	15, // 0: sagad.v1.RegisterDefinitionRequest.definition:type_name -> sagad.v1.Definition
+	16, // 1: sagad.v1.RegisterDefinitionResponse.version:type_name -> sagad.v1.DefinitionVersion
+	15, // 2: sagad.v1.VerifyDefinitionRequest.definition:type_name -> sagad.v1.Definition
+	17, // 3: sagad.v1.VerifyDefinitionResponse.problems:type_name -> sagad.v1.Problem
+	16, // 4: sagad.v1.GetDefinitionResponse.version:type_name -> sagad.v1.DefinitionVersion
+	16, // 5: sagad.v1.ListDefinitionsResponse.definitions:type_name -> sagad.v1.DefinitionVersion
+	12, // 6: sagad.v1.GetDefinitionUsageResponse.versions:type_name -> sagad.v1.VersionUsage
+	0,  // 7: sagad.v1.DefinitionService.RegisterDefinition:input_type -> sagad.v1.RegisterDefinitionRequest
+	2,  // 8: sagad.v1.DefinitionService.VerifyDefinition:input_type -> sagad.v1.VerifyDefinitionRequest
+	4,  // 9: sagad.v1.DefinitionService.GetDefinition:input_type -> sagad.v1.GetDefinitionRequest
+	6,  // 10: sagad.v1.DefinitionService.ListDefinitions:input_type -> sagad.v1.ListDefinitionsRequest
+	10, // 11: sagad.v1.DefinitionService.GetDefinitionUsage:input_type -> sagad.v1.GetDefinitionUsageRequest
+	13, // 12: sagad.v1.DefinitionService.DeleteDefinition:input_type -> sagad.v1.DeleteDefinitionRequest
+	8,  // 13: sagad.v1.DefinitionService.GetDefinitionGraph:input_type -> sagad.v1.GetDefinitionGraphRequest
+	1,  // 14: sagad.v1.DefinitionService.RegisterDefinition:output_type -> sagad.v1.RegisterDefinitionResponse
+	3,  // 15: sagad.v1.DefinitionService.VerifyDefinition:output_type -> sagad.v1.VerifyDefinitionResponse
+	5,  // 16: sagad.v1.DefinitionService.GetDefinition:output_type -> sagad.v1.GetDefinitionResponse
+	7,  // 17: sagad.v1.DefinitionService.ListDefinitions:output_type -> sagad.v1.ListDefinitionsResponse
+	11, // 18: sagad.v1.DefinitionService.GetDefinitionUsage:output_type -> sagad.v1.GetDefinitionUsageResponse
+	14, // 19: sagad.v1.DefinitionService.DeleteDefinition:output_type -> sagad.v1.DeleteDefinitionResponse
+	9,  // 20: sagad.v1.DefinitionService.GetDefinitionGraph:output_type -> sagad.v1.GetDefinitionGraphResponse
+	14, // [14:21] is the sub-list for method output_type
+	7,  // [7:14] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_sagad_v1_definition_service_proto_init() }
@@ -670,7 +972,7 @@ func file_sagad_v1_definition_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sagad_v1_definition_service_proto_rawDesc), len(file_sagad_v1_definition_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

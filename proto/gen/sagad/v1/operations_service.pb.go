@@ -412,8 +412,10 @@ type Effect struct {
 	State          EffectState            `protobuf:"varint,3,opt,name=state,proto3,enum=sagad.v1.EffectState" json:"state,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	ByHand         bool                   `protobuf:"varint,5,opt,name=by_hand,json=byHand,proto3" json:"by_hand,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of steps in maps and loops.
+	Item          string `protobuf:"bytes,6,opt,name=item,proto3" json:"item,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Effect) Reset() {
@@ -481,6 +483,13 @@ func (x *Effect) GetByHand() bool {
 	return false
 }
 
+func (x *Effect) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
 type ActOnItemRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -493,7 +502,7 @@ type ActOnItemRequest struct {
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Where it can be seen, for example a ticket. Required to resolve and to complete.
 	Evidence string `protobuf:"bytes,7,opt,name=evidence,proto3" json:"evidence,omitempty"`
-	// To complete: the step's output as JSON text.
+	// To complete: the step's output as JSON text. To answer: the answer.
 	Output string `protobuf:"bytes,8,opt,name=output,proto3" json:"output,omitempty"`
 	// A repeat under the same id is answered as the first.
 	RequestId     string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -678,13 +687,14 @@ const file_sagad_v1_operations_service_proto_rawDesc = "" +
 	"\rAllowedAction\x128\n" +
 	"\x06action\x18\x01 \x01(\x0e2 .sagad.history.v1.OperatorActionR\x06action\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\bR\aallowed\x12 \n" +
-	"\vconsequence\x18\x03 \x01(\tR\vconsequence\"\xa7\x01\n" +
+	"\vconsequence\x18\x03 \x01(\tR\vconsequence\"\xbb\x01\n" +
 	"\x06Effect\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1a\n" +
 	"\bactivity\x18\x02 \x01(\tR\bactivity\x12+\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x15.sagad.v1.EffectStateR\x05state\x12'\n" +
 	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x12\x17\n" +
-	"\aby_hand\x18\x05 \x01(\bR\x06byHand\"\x9b\x03\n" +
+	"\aby_hand\x18\x05 \x01(\bR\x06byHand\x12\x12\n" +
+	"\x04item\x18\x06 \x01(\tR\x04item\"\x9b\x03\n" +
 	"\x10ActOnItemRequest\x12B\n" +
 	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12#\n" +
 	"\asaga_id\x18\x02 \x01(\tB\n" +

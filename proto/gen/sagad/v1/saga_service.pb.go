@@ -223,6 +223,84 @@ func (CancelAnswer) EnumDescriptor() ([]byte, []int) {
 	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{2}
 }
 
+type WaitsFor int32
+
+const (
+	WaitsFor_WAITS_FOR_UNSPECIFIED WaitsFor = 0
+	// It has ended.
+	WaitsFor_WAITS_FOR_NOTHING WaitsFor = 1
+	// An attempt is with a worker, or on its way there.
+	WaitsFor_WAITS_FOR_WORKER WaitsFor = 2
+	// No worker serves the activity.
+	WaitsFor_WAITS_FOR_NO_WORKER WaitsFor = 3
+	// The next attempt's time, or a sleep's end.
+	WaitsFor_WAITS_FOR_TIMER  WaitsFor = 4
+	WaitsFor_WAITS_FOR_SIGNAL WaitsFor = 5
+	// An operations item, or an approval.
+	WaitsFor_WAITS_FOR_PERSON WaitsFor = 6
+	// A child saga, or, of a child that is done, its parent.
+	WaitsFor_WAITS_FOR_SAGA WaitsFor = 7
+	// It is paused.
+	WaitsFor_WAITS_FOR_RESUME WaitsFor = 8
+	// A business record that another saga has locked.
+	WaitsFor_WAITS_FOR_LOCK WaitsFor = 9
+)
+
+// Enum value maps for WaitsFor.
+var (
+	WaitsFor_name = map[int32]string{
+		0: "WAITS_FOR_UNSPECIFIED",
+		1: "WAITS_FOR_NOTHING",
+		2: "WAITS_FOR_WORKER",
+		3: "WAITS_FOR_NO_WORKER",
+		4: "WAITS_FOR_TIMER",
+		5: "WAITS_FOR_SIGNAL",
+		6: "WAITS_FOR_PERSON",
+		7: "WAITS_FOR_SAGA",
+		8: "WAITS_FOR_RESUME",
+		9: "WAITS_FOR_LOCK",
+	}
+	WaitsFor_value = map[string]int32{
+		"WAITS_FOR_UNSPECIFIED": 0,
+		"WAITS_FOR_NOTHING":     1,
+		"WAITS_FOR_WORKER":      2,
+		"WAITS_FOR_NO_WORKER":   3,
+		"WAITS_FOR_TIMER":       4,
+		"WAITS_FOR_SIGNAL":      5,
+		"WAITS_FOR_PERSON":      6,
+		"WAITS_FOR_SAGA":        7,
+		"WAITS_FOR_RESUME":      8,
+		"WAITS_FOR_LOCK":        9,
+	}
+)
+
+func (x WaitsFor) Enum() *WaitsFor {
+	p := new(WaitsFor)
+	*p = x
+	return p
+}
+
+func (x WaitsFor) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitsFor) Descriptor() protoreflect.EnumDescriptor {
+	return file_sagad_v1_saga_service_proto_enumTypes[3].Descriptor()
+}
+
+func (WaitsFor) Type() protoreflect.EnumType {
+	return &file_sagad_v1_saga_service_proto_enumTypes[3]
+}
+
+func (x WaitsFor) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitsFor.Descriptor instead.
+func (WaitsFor) EnumDescriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{3}
+}
+
 // SagaSummary is a saga as lists show it.
 type SagaSummary struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -360,6 +438,75 @@ func (x *SagaSummary) GetSettledByHand() int32 {
 	return 0
 }
 
+// SagaParent is the saga, and the step of it, that a child saga runs for.
+type SagaParent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	RunId         string                 `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	Step          string                 `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	Item          string                 `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SagaParent) Reset() {
+	*x = SagaParent{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SagaParent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SagaParent) ProtoMessage() {}
+
+func (x *SagaParent) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SagaParent.ProtoReflect.Descriptor instead.
+func (*SagaParent) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SagaParent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SagaParent) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *SagaParent) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *SagaParent) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
 type Saga struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Summary *SagaSummary           `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
@@ -373,14 +520,20 @@ type Saga struct {
 	// The number of the last transition.
 	LastTransition int64 `protobuf:"varint,6,opt,name=last_transition,json=lastTransition,proto3" json:"last_transition,omitempty"`
 	// W3C trace context of the start.
-	Traceparent   string `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Paused      bool   `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	// A child saga that is done, and may yet have to unwind with its parent.
+	Provisional bool        `protobuf:"varint,9,opt,name=provisional,proto3" json:"provisional,omitempty"`
+	Parent      *SagaParent `protobuf:"bytes,10,opt,name=parent,proto3" json:"parent,omitempty"`
+	// Of steps in maps and loops only the first 1000 are listed in steps; this counts all.
+	StepsTotal    int32 `protobuf:"varint,11,opt,name=steps_total,json=stepsTotal,proto3" json:"steps_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Saga) Reset() {
 	*x = Saga{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[1]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +545,7 @@ func (x *Saga) String() string {
 func (*Saga) ProtoMessage() {}
 
 func (x *Saga) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[1]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +558,7 @@ func (x *Saga) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saga.ProtoReflect.Descriptor instead.
 func (*Saga) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{1}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Saga) GetSummary() *SagaSummary {
@@ -457,20 +610,53 @@ func (x *Saga) GetTraceparent() string {
 	return ""
 }
 
+func (x *Saga) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Saga) GetProvisional() bool {
+	if x != nil {
+		return x.Provisional
+	}
+	return false
+}
+
+func (x *Saga) GetParent() *SagaParent {
+	if x != nil {
+		return x.Parent
+	}
+	return nil
+}
+
+func (x *Saga) GetStepsTotal() int32 {
+	if x != nil {
+		return x.StepsTotal
+	}
+	return 0
+}
+
 type SagaStep struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Activity      string                 `protobuf:"bytes,2,opt,name=activity,proto3" json:"activity,omitempty"`
-	Status        StepStatus             `protobuf:"varint,3,opt,name=status,proto3,enum=sagad.v1.StepStatus" json:"status,omitempty"`
-	Action        *SagaCall              `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
-	Compensation  *SagaCall              `protobuf:"bytes,5,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Name         string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Activity     string                 `protobuf:"bytes,2,opt,name=activity,proto3" json:"activity,omitempty"`
+	Status       StepStatus             `protobuf:"varint,3,opt,name=status,proto3,enum=sagad.v1.StepStatus" json:"status,omitempty"`
+	Action       *SagaCall              `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	Compensation *SagaCall              `protobuf:"bytes,5,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	// Of steps in maps and loops: the indices from the outermost in, joined by '.'.
+	Item  string    `protobuf:"bytes,6,opt,name=item,proto3" json:"item,omitempty"`
+	Probe *SagaCall `protobuf:"bytes,7,opt,name=probe,proto3" json:"probe,omitempty"`
+	// The child saga's id, of steps that run one.
+	ChildId       string `protobuf:"bytes,8,opt,name=child_id,json=childId,proto3" json:"child_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SagaStep) Reset() {
 	*x = SagaStep{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[2]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +668,7 @@ func (x *SagaStep) String() string {
 func (*SagaStep) ProtoMessage() {}
 
 func (x *SagaStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[2]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +681,7 @@ func (x *SagaStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SagaStep.ProtoReflect.Descriptor instead.
 func (*SagaStep) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{2}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SagaStep) GetName() string {
@@ -533,6 +719,27 @@ func (x *SagaStep) GetCompensation() *SagaCall {
 	return nil
 }
 
+func (x *SagaStep) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *SagaStep) GetProbe() *SagaCall {
+	if x != nil {
+		return x.Probe
+	}
+	return nil
+}
+
+func (x *SagaStep) GetChildId() string {
+	if x != nil {
+		return x.ChildId
+	}
+	return ""
+}
+
 // SagaCall is a step's action or its compensation so far.
 type SagaCall struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -548,13 +755,16 @@ type SagaCall struct {
 	NextAttemptAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_attempt_at,json=nextAttemptAt,proto3" json:"next_attempt_at,omitempty"`
 	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// JSON text: what the action said before its effect, and what was last heard of its progress.
+	Checkpoint    string `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Progress      string `protobuf:"bytes,12,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SagaCall) Reset() {
 	*x = SagaCall{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[3]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +776,7 @@ func (x *SagaCall) String() string {
 func (*SagaCall) ProtoMessage() {}
 
 func (x *SagaCall) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[3]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +789,7 @@ func (x *SagaCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SagaCall.ProtoReflect.Descriptor instead.
 func (*SagaCall) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{3}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SagaCall) GetGeneration() int32 {
@@ -652,6 +862,20 @@ func (x *SagaCall) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *SagaCall) GetCheckpoint() string {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return ""
+}
+
+func (x *SagaCall) GetProgress() string {
+	if x != nil {
+		return x.Progress
+	}
+	return ""
+}
+
 type StartSagaRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -670,7 +894,7 @@ type StartSagaRequest struct {
 
 func (x *StartSagaRequest) Reset() {
 	*x = StartSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[4]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +906,7 @@ func (x *StartSagaRequest) String() string {
 func (*StartSagaRequest) ProtoMessage() {}
 
 func (x *StartSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[4]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +919,7 @@ func (x *StartSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartSagaRequest.ProtoReflect.Descriptor instead.
 func (*StartSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{4}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StartSagaRequest) GetNamespace() string {
@@ -752,7 +976,7 @@ type StartSagaResponse struct {
 
 func (x *StartSagaResponse) Reset() {
 	*x = StartSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[5]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +988,7 @@ func (x *StartSagaResponse) String() string {
 func (*StartSagaResponse) ProtoMessage() {}
 
 func (x *StartSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[5]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +1001,7 @@ func (x *StartSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartSagaResponse.ProtoReflect.Descriptor instead.
 func (*StartSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{5}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartSagaResponse) GetRunId() string {
@@ -811,7 +1035,7 @@ type GetSagaRequest struct {
 
 func (x *GetSagaRequest) Reset() {
 	*x = GetSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[6]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +1047,7 @@ func (x *GetSagaRequest) String() string {
 func (*GetSagaRequest) ProtoMessage() {}
 
 func (x *GetSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[6]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +1060,7 @@ func (x *GetSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSagaRequest.ProtoReflect.Descriptor instead.
 func (*GetSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{6}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetSagaRequest) GetNamespace() string {
@@ -862,7 +1086,7 @@ type GetSagaResponse struct {
 
 func (x *GetSagaResponse) Reset() {
 	*x = GetSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[7]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1098,7 @@ func (x *GetSagaResponse) String() string {
 func (*GetSagaResponse) ProtoMessage() {}
 
 func (x *GetSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[7]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1111,7 @@ func (x *GetSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSagaResponse.ProtoReflect.Descriptor instead.
 func (*GetSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{7}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetSagaResponse) GetSaga() *Saga {
@@ -911,7 +1135,7 @@ type ListSagasRequest struct {
 
 func (x *ListSagasRequest) Reset() {
 	*x = ListSagasRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[8]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1147,7 @@ func (x *ListSagasRequest) String() string {
 func (*ListSagasRequest) ProtoMessage() {}
 
 func (x *ListSagasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[8]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1160,7 @@ func (x *ListSagasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSagasRequest.ProtoReflect.Descriptor instead.
 func (*ListSagasRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{8}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSagasRequest) GetNamespace() string {
@@ -982,13 +1206,15 @@ type SagaFilter struct {
 	StartedAfter  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started_after,json=startedAfter,proto3" json:"started_after,omitempty"`
 	StartedBefore *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_before,json=startedBefore,proto3" json:"started_before,omitempty"`
 	IdPrefix      string                 `protobuf:"bytes,5,opt,name=id_prefix,json=idPrefix,proto3" json:"id_prefix,omitempty"`
+	// Of the definition; 0 means all.
+	Version       int32 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SagaFilter) Reset() {
 	*x = SagaFilter{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[9]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1226,7 @@ func (x *SagaFilter) String() string {
 func (*SagaFilter) ProtoMessage() {}
 
 func (x *SagaFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[9]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1239,7 @@ func (x *SagaFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SagaFilter.ProtoReflect.Descriptor instead.
 func (*SagaFilter) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{9}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SagaFilter) GetStatuses() []SagaStatus {
@@ -1051,6 +1277,13 @@ func (x *SagaFilter) GetIdPrefix() string {
 	return ""
 }
 
+func (x *SagaFilter) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type ListSagasResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sagas         []*SagaSummary         `protobuf:"bytes,1,rep,name=sagas,proto3" json:"sagas,omitempty"`
@@ -1061,7 +1294,7 @@ type ListSagasResponse struct {
 
 func (x *ListSagasResponse) Reset() {
 	*x = ListSagasResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[10]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1306,7 @@ func (x *ListSagasResponse) String() string {
 func (*ListSagasResponse) ProtoMessage() {}
 
 func (x *ListSagasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[10]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1319,7 @@ func (x *ListSagasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSagasResponse.ProtoReflect.Descriptor instead.
 func (*ListSagasResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{10}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListSagasResponse) GetSagas() []*SagaSummary {
@@ -1121,7 +1354,7 @@ type HistoryEntry struct {
 
 func (x *HistoryEntry) Reset() {
 	*x = HistoryEntry{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[11]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1366,7 @@ func (x *HistoryEntry) String() string {
 func (*HistoryEntry) ProtoMessage() {}
 
 func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[11]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1379,7 @@ func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEntry.ProtoReflect.Descriptor instead.
 func (*HistoryEntry) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{11}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HistoryEntry) GetNumber() int64 {
@@ -1203,7 +1436,7 @@ type WatchSagaRequest struct {
 
 func (x *WatchSagaRequest) Reset() {
 	*x = WatchSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[12]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1448,7 @@ func (x *WatchSagaRequest) String() string {
 func (*WatchSagaRequest) ProtoMessage() {}
 
 func (x *WatchSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[12]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1461,7 @@ func (x *WatchSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSagaRequest.ProtoReflect.Descriptor instead.
 func (*WatchSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{12}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchSagaRequest) GetNamespace() string {
@@ -1263,7 +1496,7 @@ type WatchSagaResponse struct {
 
 func (x *WatchSagaResponse) Reset() {
 	*x = WatchSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[13]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1508,7 @@ func (x *WatchSagaResponse) String() string {
 func (*WatchSagaResponse) ProtoMessage() {}
 
 func (x *WatchSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[13]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1521,7 @@ func (x *WatchSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSagaResponse.ProtoReflect.Descriptor instead.
 func (*WatchSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{13}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchSagaResponse) GetEntry() *HistoryEntry {
@@ -1317,7 +1550,7 @@ type WaitSagaRequest struct {
 
 func (x *WaitSagaRequest) Reset() {
 	*x = WaitSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[14]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1562,7 @@ func (x *WaitSagaRequest) String() string {
 func (*WaitSagaRequest) ProtoMessage() {}
 
 func (x *WaitSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[14]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1575,7 @@ func (x *WaitSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitSagaRequest.ProtoReflect.Descriptor instead.
 func (*WaitSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{14}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WaitSagaRequest) GetNamespace() string {
@@ -1377,7 +1610,7 @@ type WaitSagaResponse struct {
 
 func (x *WaitSagaResponse) Reset() {
 	*x = WaitSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[15]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1622,7 @@ func (x *WaitSagaResponse) String() string {
 func (*WaitSagaResponse) ProtoMessage() {}
 
 func (x *WaitSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[15]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1635,7 @@ func (x *WaitSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitSagaResponse.ProtoReflect.Descriptor instead.
 func (*WaitSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{15}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WaitSagaResponse) GetSaga() *Saga {
@@ -1431,7 +1664,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[16]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1676,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[16]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1689,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{16}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetHistoryRequest) GetNamespace() string {
@@ -1498,7 +1731,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[17]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1743,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[17]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1756,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{17}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetHistoryResponse) GetEntries() []*HistoryEntry {
@@ -1552,7 +1785,7 @@ type CancelSagaRequest struct {
 
 func (x *CancelSagaRequest) Reset() {
 	*x = CancelSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[18]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1797,7 @@ func (x *CancelSagaRequest) String() string {
 func (*CancelSagaRequest) ProtoMessage() {}
 
 func (x *CancelSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[18]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1810,7 @@ func (x *CancelSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelSagaRequest.ProtoReflect.Descriptor instead.
 func (*CancelSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{18}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelSagaRequest) GetNamespace() string {
@@ -1618,7 +1851,7 @@ type CancelSagaResponse struct {
 
 func (x *CancelSagaResponse) Reset() {
 	*x = CancelSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[19]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1863,7 @@ func (x *CancelSagaResponse) String() string {
 func (*CancelSagaResponse) ProtoMessage() {}
 
 func (x *CancelSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[19]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1876,7 @@ func (x *CancelSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelSagaResponse.ProtoReflect.Descriptor instead.
 func (*CancelSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{19}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelSagaResponse) GetAnswer() CancelAnswer {
@@ -1661,19 +1894,21 @@ func (x *CancelSagaResponse) GetStatus() SagaStatus {
 }
 
 type SignalSagaRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Signal        string                 `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"`
-	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
-	Payload       string                 `protobuf:"bytes,5,opt,name=payload,proto3" json:"payload,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id        string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Signal    string                 `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"`
+	// The caller's; names this signal among all of the saga's.
+	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// JSON text. Empty means null.
+	Payload       string `protobuf:"bytes,5,opt,name=payload,proto3" json:"payload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SignalSagaRequest) Reset() {
 	*x = SignalSagaRequest{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[20]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1920,7 @@ func (x *SignalSagaRequest) String() string {
 func (*SignalSagaRequest) ProtoMessage() {}
 
 func (x *SignalSagaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[20]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1933,7 @@ func (x *SignalSagaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalSagaRequest.ProtoReflect.Descriptor instead.
 func (*SignalSagaRequest) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{20}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SignalSagaRequest) GetNamespace() string {
@@ -1737,14 +1972,16 @@ func (x *SignalSagaRequest) GetPayload() string {
 }
 
 type SignalSagaResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False: this signal had come before.
+	Fresh         bool `protobuf:"varint,1,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SignalSagaResponse) Reset() {
 	*x = SignalSagaResponse{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[21]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1993,7 @@ func (x *SignalSagaResponse) String() string {
 func (*SignalSagaResponse) ProtoMessage() {}
 
 func (x *SignalSagaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[21]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +2006,556 @@ func (x *SignalSagaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalSagaResponse.ProtoReflect.Descriptor instead.
 func (*SignalSagaResponse) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{21}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SignalSagaResponse) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+type PauseSagaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseSagaRequest) Reset() {
+	*x = PauseSagaRequest{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseSagaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseSagaRequest) ProtoMessage() {}
+
+func (x *PauseSagaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseSagaRequest.ProtoReflect.Descriptor instead.
+func (*PauseSagaRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PauseSagaRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PauseSagaRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PauseSagaRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseSagaRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type PauseSagaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        SagaStatus             `protobuf:"varint,1,opt,name=status,proto3,enum=sagad.v1.SagaStatus" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseSagaResponse) Reset() {
+	*x = PauseSagaResponse{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseSagaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseSagaResponse) ProtoMessage() {}
+
+func (x *PauseSagaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseSagaResponse.ProtoReflect.Descriptor instead.
+func (*PauseSagaResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PauseSagaResponse) GetStatus() SagaStatus {
+	if x != nil {
+		return x.Status
+	}
+	return SagaStatus_SAGA_STATUS_UNSPECIFIED
+}
+
+type ResumeSagaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeSagaRequest) Reset() {
+	*x = ResumeSagaRequest{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeSagaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeSagaRequest) ProtoMessage() {}
+
+func (x *ResumeSagaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeSagaRequest.ProtoReflect.Descriptor instead.
+func (*ResumeSagaRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ResumeSagaRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResumeSagaRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ResumeSagaRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResumeSagaRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type ResumeSagaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        SagaStatus             `protobuf:"varint,1,opt,name=status,proto3,enum=sagad.v1.SagaStatus" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeSagaResponse) Reset() {
+	*x = ResumeSagaResponse{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeSagaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeSagaResponse) ProtoMessage() {}
+
+func (x *ResumeSagaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeSagaResponse.ProtoReflect.Descriptor instead.
+func (*ResumeSagaResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ResumeSagaResponse) GetStatus() SagaStatus {
+	if x != nil {
+		return x.Status
+	}
+	return SagaStatus_SAGA_STATUS_UNSPECIFIED
+}
+
+type ExplainSagaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainSagaRequest) Reset() {
+	*x = ExplainSagaRequest{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainSagaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainSagaRequest) ProtoMessage() {}
+
+func (x *ExplainSagaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainSagaRequest.ProtoReflect.Descriptor instead.
+func (*ExplainSagaRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ExplainSagaRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExplainSagaRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ExplainSagaResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	WaitsFor WaitsFor               `protobuf:"varint,1,opt,name=waits_for,json=waitsFor,proto3,enum=sagad.v1.WaitsFor" json:"waits_for,omitempty"`
+	// One sentence.
+	Explanation string `protobuf:"bytes,2,opt,name=explanation,proto3" json:"explanation,omitempty"`
+	// What would help, as a command where there is one; empty if nothing but time.
+	Help string `protobuf:"bytes,3,opt,name=help,proto3" json:"help,omitempty"`
+	Step string `protobuf:"bytes,4,opt,name=step,proto3" json:"step,omitempty"`
+	Item string `protobuf:"bytes,5,opt,name=item,proto3" json:"item,omitempty"`
+	// Which: the activity, the signal, the operations item's number, the other saga's id, the lock.
+	What  string                 `protobuf:"bytes,6,opt,name=what,proto3" json:"what,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	// When it will be over, or given up, at the latest; unset if nothing says so.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	Status        SagaStatus             `protobuf:"varint,9,opt,name=status,proto3,enum=sagad.v1.SagaStatus" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainSagaResponse) Reset() {
+	*x = ExplainSagaResponse{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainSagaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainSagaResponse) ProtoMessage() {}
+
+func (x *ExplainSagaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainSagaResponse.ProtoReflect.Descriptor instead.
+func (*ExplainSagaResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ExplainSagaResponse) GetWaitsFor() WaitsFor {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return WaitsFor_WAITS_FOR_UNSPECIFIED
+}
+
+func (x *ExplainSagaResponse) GetExplanation() string {
+	if x != nil {
+		return x.Explanation
+	}
+	return ""
+}
+
+func (x *ExplainSagaResponse) GetHelp() string {
+	if x != nil {
+		return x.Help
+	}
+	return ""
+}
+
+func (x *ExplainSagaResponse) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *ExplainSagaResponse) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *ExplainSagaResponse) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *ExplainSagaResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ExplainSagaResponse) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ExplainSagaResponse) GetStatus() SagaStatus {
+	if x != nil {
+		return x.Status
+	}
+	return SagaStatus_SAGA_STATUS_UNSPECIFIED
+}
+
+type MigrateSagaRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id        string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Version   int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Names that differ between the versions, old to new.
+	Names         map[string]string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	DryRun        bool              `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Reason        string            `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	RequestId     string            `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateSagaRequest) Reset() {
+	*x = MigrateSagaRequest{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateSagaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateSagaRequest) ProtoMessage() {}
+
+func (x *MigrateSagaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateSagaRequest.ProtoReflect.Descriptor instead.
+func (*MigrateSagaRequest) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *MigrateSagaRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *MigrateSagaRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MigrateSagaRequest) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *MigrateSagaRequest) GetNames() map[string]string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *MigrateSagaRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *MigrateSagaRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MigrateSagaRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type MigrateSagaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it can't be migrated; empty if it can, or was.
+	Obstacles     []string `protobuf:"bytes,1,rep,name=obstacles,proto3" json:"obstacles,omitempty"`
+	Migrated      bool     `protobuf:"varint,2,opt,name=migrated,proto3" json:"migrated,omitempty"`
+	Version       int32    `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateSagaResponse) Reset() {
+	*x = MigrateSagaResponse{}
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateSagaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateSagaResponse) ProtoMessage() {}
+
+func (x *MigrateSagaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateSagaResponse.ProtoReflect.Descriptor instead.
+func (*MigrateSagaResponse) Descriptor() ([]byte, []int) {
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *MigrateSagaResponse) GetObstacles() []string {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+func (x *MigrateSagaResponse) GetMigrated() bool {
+	if x != nil {
+		return x.Migrated
+	}
+	return false
+}
+
+func (x *MigrateSagaResponse) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 // OperationsItem is a thing that a person must look at.
@@ -1796,14 +2582,18 @@ type OperationsItem struct {
 	// How it was closed.
 	How string `protobuf:"bytes,16,opt,name=how,proto3" json:"how,omitempty"`
 	// Equal for items of one cause.
-	Fingerprint   string `protobuf:"bytes,17,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint string `protobuf:"bytes,17,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Of approvals: the JSON Schema of the answer.
+	FormSchema string `protobuf:"bytes,18,opt,name=form_schema,json=formSchema,proto3" json:"form_schema,omitempty"`
+	// Of steps in maps and loops.
+	Item          string `protobuf:"bytes,19,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OperationsItem) Reset() {
 	*x = OperationsItem{}
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[22]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2605,7 @@ func (x *OperationsItem) String() string {
 func (*OperationsItem) ProtoMessage() {}
 
 func (x *OperationsItem) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_v1_saga_service_proto_msgTypes[22]
+	mi := &file_sagad_v1_saga_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2618,7 @@ func (x *OperationsItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationsItem.ProtoReflect.Descriptor instead.
 func (*OperationsItem) Descriptor() ([]byte, []int) {
-	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{22}
+	return file_sagad_v1_saga_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OperationsItem) GetNamespace() string {
@@ -1950,6 +2740,20 @@ func (x *OperationsItem) GetFingerprint() string {
 	return ""
 }
 
+func (x *OperationsItem) GetFormSchema() string {
+	if x != nil {
+		return x.FormSchema
+	}
+	return ""
+}
+
+func (x *OperationsItem) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
 var File_sagad_v1_saga_service_proto protoreflect.FileDescriptor
 
 const file_sagad_v1_saga_service_proto_rawDesc = "" +
@@ -1975,7 +2779,13 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\x0fsettled_by_hand\x18\f \x01(\x05R\rsettledByHand\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8a\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"[\n" +
+	"\n" +
+	"SagaParent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
+	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\tR\x04step\x12\x12\n" +
+	"\x04item\x18\x04 \x01(\tR\x04item\"\x93\x03\n" +
 	"\x04Saga\x12/\n" +
 	"\asummary\x18\x01 \x01(\v2\x15.sagad.v1.SagaSummaryR\asummary\x12\x14\n" +
 	"\x05input\x18\x02 \x01(\tR\x05input\x12\x16\n" +
@@ -1983,13 +2793,22 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\x05steps\x18\x04 \x03(\v2\x12.sagad.v1.SagaStepR\x05steps\x12.\n" +
 	"\x05items\x18\x05 \x03(\v2\x18.sagad.v1.OperationsItemR\x05items\x12'\n" +
 	"\x0flast_transition\x18\x06 \x01(\x03R\x0elastTransition\x12 \n" +
-	"\vtraceparent\x18\a \x01(\tR\vtraceparent\"\xcc\x01\n" +
+	"\vtraceparent\x18\a \x01(\tR\vtraceparent\x12\x16\n" +
+	"\x06paused\x18\b \x01(\bR\x06paused\x12 \n" +
+	"\vprovisional\x18\t \x01(\bR\vprovisional\x12,\n" +
+	"\x06parent\x18\n" +
+	" \x01(\v2\x14.sagad.v1.SagaParentR\x06parent\x12\x1f\n" +
+	"\vsteps_total\x18\v \x01(\x05R\n" +
+	"stepsTotal\"\xa5\x02\n" +
 	"\bSagaStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bactivity\x18\x02 \x01(\tR\bactivity\x12,\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x14.sagad.v1.StepStatusR\x06status\x12*\n" +
 	"\x06action\x18\x04 \x01(\v2\x12.sagad.v1.SagaCallR\x06action\x126\n" +
-	"\fcompensation\x18\x05 \x01(\v2\x12.sagad.v1.SagaCallR\fcompensation\"\xeb\x03\n" +
+	"\fcompensation\x18\x05 \x01(\v2\x12.sagad.v1.SagaCallR\fcompensation\x12\x12\n" +
+	"\x04item\x18\x06 \x01(\tR\x04item\x12(\n" +
+	"\x05probe\x18\a \x01(\v2\x12.sagad.v1.SagaCallR\x05probe\x12\x19\n" +
+	"\bchild_id\x18\b \x01(\tR\achildId\"\xa7\x04\n" +
 	"\bSagaCall\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x05R\n" +
@@ -2005,7 +2824,11 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
 	"\bended_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\xf4\x02\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\v \x01(\tR\n" +
+	"checkpoint\x12\x1a\n" +
+	"\bprogress\x18\f \x01(\tR\bprogress\"\xf4\x02\n" +
 	"\x10StartSagaRequest\x12B\n" +
 	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
 	"\x02id\x18\x02 \x01(\tB\n" +
@@ -2036,7 +2859,7 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12,\n" +
 	"\x06filter\x18\x04 \x01(\v2\x14.sagad.v1.SagaFilterR\x06filter\x12!\n" +
-	"\foldest_first\x18\x05 \x01(\bR\voldestFirst\"\xa3\x02\n" +
+	"\foldest_first\x18\x05 \x01(\bR\voldestFirst\"\xc6\x02\n" +
 	"\n" +
 	"SagaFilter\x12A\n" +
 	"\bstatuses\x18\x01 \x03(\x0e2\x14.sagad.v1.SagaStatusB\x0f\xbaH\f\x92\x01\t\x10\n" +
@@ -2046,7 +2869,8 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"definition\x12?\n" +
 	"\rstarted_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fstartedAfter\x12A\n" +
 	"\x0estarted_before\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rstartedBefore\x12%\n" +
-	"\tid_prefix\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\bidPrefix\"h\n" +
+	"\tid_prefix\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\bidPrefix\x12!\n" +
+	"\aversion\x18\x06 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"h\n" +
 	"\x11ListSagasResponse\x12+\n" +
 	"\x05sagas\x18\x01 \x03(\v2\x15.sagad.v1.SagaSummaryR\x05sagas\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf2\x01\n" +
@@ -2093,15 +2917,68 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"request_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\trequestId\"r\n" +
 	"\x12CancelSagaResponse\x12.\n" +
 	"\x06answer\x18\x01 \x01(\x0e2\x16.sagad.v1.CancelAnswerR\x06answer\x12,\n" +
-	"\x06status\x18\x02 \x01(\x0e2\x14.sagad.v1.SagaStatusR\x06status\"\xd7\x01\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x14.sagad.v1.SagaStatusR\x06status\"\xd9\x01\n" +
 	"\x11SignalSagaRequest\x12B\n" +
 	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
 	"\x02id\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\xff\x01R\x02id\x12!\n" +
-	"\x06signal\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x06signal\x12\x1a\n" +
-	"\x03key\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x03key\x12#\n" +
-	"\apayload\x18\x05 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10R\apayload\"\x14\n" +
-	"\x12SignalSagaResponse\"\xf4\x04\n" +
+	"\x06signal\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x06signal\x12\x1c\n" +
+	"\x03key\x18\x04 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80\x01R\x03key\x12#\n" +
+	"\apayload\x18\x05 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10R\apayload\"*\n" +
+	"\x12SignalSagaResponse\x12\x14\n" +
+	"\x05fresh\x18\x01 \x01(\bR\x05fresh\"\xbf\x01\n" +
+	"\x10PauseSagaRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
+	"\x02id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\xff\x01R\x02id\x12\"\n" +
+	"\x06reason\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80 R\x06reason\x12'\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\trequestId\"A\n" +
+	"\x11PauseSagaResponse\x12,\n" +
+	"\x06status\x18\x01 \x01(\x0e2\x14.sagad.v1.SagaStatusR\x06status\"\xbe\x01\n" +
+	"\x11ResumeSagaRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
+	"\x02id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\xff\x01R\x02id\x12 \n" +
+	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06reason\x12'\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\trequestId\"B\n" +
+	"\x12ResumeSagaResponse\x12,\n" +
+	"\x06status\x18\x01 \x01(\x0e2\x14.sagad.v1.SagaStatusR\x06status\"t\n" +
+	"\x12ExplainSagaRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
+	"\x02id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\xff\x01R\x02id\"\xca\x02\n" +
+	"\x13ExplainSagaResponse\x12/\n" +
+	"\twaits_for\x18\x01 \x01(\x0e2\x12.sagad.v1.WaitsForR\bwaitsFor\x12 \n" +
+	"\vexplanation\x18\x02 \x01(\tR\vexplanation\x12\x12\n" +
+	"\x04help\x18\x03 \x01(\tR\x04help\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\tR\x04step\x12\x12\n" +
+	"\x04item\x18\x05 \x01(\tR\x04item\x12\x12\n" +
+	"\x04what\x18\x06 \x01(\tR\x04what\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12,\n" +
+	"\x06status\x18\t \x01(\x0e2\x14.sagad.v1.SagaStatusR\x06status\"\xff\x02\n" +
+	"\x12MigrateSagaRequest\x12B\n" +
+	"\tnamespace\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,62})?$R\tnamespace\x12\x1a\n" +
+	"\x02id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\xff\x01R\x02id\x12!\n" +
+	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\aversion\x12H\n" +
+	"\x05names\x18\x04 \x03(\v2'.sagad.v1.MigrateSagaRequest.NamesEntryB\t\xbaH\x06\x9a\x01\x03\x10\xe8\aR\x05names\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12 \n" +
+	"\x06reason\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06reason\x12'\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\trequestId\x1a8\n" +
+	"\n" +
+	"NamesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"i\n" +
+	"\x13MigrateSagaResponse\x12\x1c\n" +
+	"\tobstacles\x18\x01 \x03(\tR\tobstacles\x12\x1a\n" +
+	"\bmigrated\x18\x02 \x01(\bR\bmigrated\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x05R\aversion\"\xa9\x05\n" +
 	"\x0eOperationsItem\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x17\n" +
 	"\asaga_id\x18\x02 \x01(\tR\x06sagaId\x12\x15\n" +
@@ -2123,7 +3000,10 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\aversion\x18\x0e \x01(\x03R\aversion\x12\x1a\n" +
 	"\battempts\x18\x0f \x01(\x05R\battempts\x12\x10\n" +
 	"\x03how\x18\x10 \x01(\tR\x03how\x12 \n" +
-	"\vfingerprint\x18\x11 \x01(\tR\vfingerprint*\xca\x01\n" +
+	"\vfingerprint\x18\x11 \x01(\tR\vfingerprint\x12\x1f\n" +
+	"\vform_schema\x18\x12 \x01(\tR\n" +
+	"formSchema\x12\x12\n" +
+	"\x04item\x18\x13 \x01(\tR\x04item*\xca\x01\n" +
 	"\n" +
 	"SagaStatus\x12\x1b\n" +
 	"\x17SAGA_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -2153,7 +3033,18 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\x1fCANCEL_ANSWER_ALREADY_UNWINDING\x10\x02\x12$\n" +
 	" CANCEL_ANSWER_TOO_LATE_COMPLETED\x10\x03\x12%\n" +
 	"!CANCEL_ANSWER_TOO_LATE_PAST_PIVOT\x10\x04\x12\x1f\n" +
-	"\x1bCANCEL_ANSWER_ALREADY_ENDED\x10\x052\xe7\x04\n" +
+	"\x1bCANCEL_ANSWER_ALREADY_ENDED\x10\x05*\xea\x01\n" +
+	"\bWaitsFor\x12\x19\n" +
+	"\x15WAITS_FOR_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11WAITS_FOR_NOTHING\x10\x01\x12\x14\n" +
+	"\x10WAITS_FOR_WORKER\x10\x02\x12\x17\n" +
+	"\x13WAITS_FOR_NO_WORKER\x10\x03\x12\x13\n" +
+	"\x0fWAITS_FOR_TIMER\x10\x04\x12\x14\n" +
+	"\x10WAITS_FOR_SIGNAL\x10\x05\x12\x14\n" +
+	"\x10WAITS_FOR_PERSON\x10\x06\x12\x12\n" +
+	"\x0eWAITS_FOR_SAGA\x10\a\x12\x14\n" +
+	"\x10WAITS_FOR_RESUME\x10\b\x12\x12\n" +
+	"\x0eWAITS_FOR_LOCK\x10\t2\xa2\a\n" +
 	"\vSagaService\x12I\n" +
 	"\tStartSaga\x12\x1a.sagad.v1.StartSagaRequest\x1a\x1b.sagad.v1.StartSagaResponse\"\x03\x90\x02\x02\x12C\n" +
 	"\aGetSaga\x12\x18.sagad.v1.GetSagaRequest\x1a\x19.sagad.v1.GetSagaResponse\"\x03\x90\x02\x01\x12I\n" +
@@ -2165,7 +3056,12 @@ const file_sagad_v1_saga_service_proto_rawDesc = "" +
 	"\n" +
 	"CancelSaga\x12\x1b.sagad.v1.CancelSagaRequest\x1a\x1c.sagad.v1.CancelSagaResponse\"\x03\x90\x02\x02\x12L\n" +
 	"\n" +
-	"SignalSaga\x12\x1b.sagad.v1.SignalSagaRequest\x1a\x1c.sagad.v1.SignalSagaResponse\"\x03\x90\x02\x02B\x94\x01\n" +
+	"SignalSaga\x12\x1b.sagad.v1.SignalSagaRequest\x1a\x1c.sagad.v1.SignalSagaResponse\"\x03\x90\x02\x02\x12I\n" +
+	"\tPauseSaga\x12\x1a.sagad.v1.PauseSagaRequest\x1a\x1b.sagad.v1.PauseSagaResponse\"\x03\x90\x02\x02\x12L\n" +
+	"\n" +
+	"ResumeSaga\x12\x1b.sagad.v1.ResumeSagaRequest\x1a\x1c.sagad.v1.ResumeSagaResponse\"\x03\x90\x02\x02\x12O\n" +
+	"\vExplainSaga\x12\x1c.sagad.v1.ExplainSagaRequest\x1a\x1d.sagad.v1.ExplainSagaResponse\"\x03\x90\x02\x01\x12O\n" +
+	"\vMigrateSaga\x12\x1c.sagad.v1.MigrateSagaRequest\x1a\x1d.sagad.v1.MigrateSagaResponse\"\x03\x90\x02\x02B\x94\x01\n" +
 	"\fcom.sagad.v1B\x10SagaServiceProtoP\x01Z1github.com/sagad/sagad/proto/gen/sagad/v1;sagadv1\xa2\x02\x03SXX\xaa\x02\bSagad.V1\xca\x02\bSagad\\V1\xe2\x02\x14Sagad\\V1\\GPBMetadata\xea\x02\tSagad::V1b\x06proto3"
 
 var (
@@ -2180,111 +3076,139 @@ func file_sagad_v1_saga_service_proto_rawDescGZIP() []byte {
 	return file_sagad_v1_saga_service_proto_rawDescData
 }
 
-var file_sagad_v1_saga_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sagad_v1_saga_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_sagad_v1_saga_service_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_sagad_v1_saga_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_sagad_v1_saga_service_proto_goTypes = []any{
 	(SagaStatus)(0),               // 0: sagad.v1.SagaStatus
 	(StepStatus)(0),               // 1: sagad.v1.StepStatus
 	(CancelAnswer)(0),             // 2: sagad.v1.CancelAnswer
-	(*SagaSummary)(nil),           // 3: sagad.v1.SagaSummary
-	(*Saga)(nil),                  // 4: sagad.v1.Saga
-	(*SagaStep)(nil),              // 5: sagad.v1.SagaStep
-	(*SagaCall)(nil),              // 6: sagad.v1.SagaCall
-	(*StartSagaRequest)(nil),      // 7: sagad.v1.StartSagaRequest
-	(*StartSagaResponse)(nil),     // 8: sagad.v1.StartSagaResponse
-	(*GetSagaRequest)(nil),        // 9: sagad.v1.GetSagaRequest
-	(*GetSagaResponse)(nil),       // 10: sagad.v1.GetSagaResponse
-	(*ListSagasRequest)(nil),      // 11: sagad.v1.ListSagasRequest
-	(*SagaFilter)(nil),            // 12: sagad.v1.SagaFilter
-	(*ListSagasResponse)(nil),     // 13: sagad.v1.ListSagasResponse
-	(*HistoryEntry)(nil),          // 14: sagad.v1.HistoryEntry
-	(*WatchSagaRequest)(nil),      // 15: sagad.v1.WatchSagaRequest
-	(*WatchSagaResponse)(nil),     // 16: sagad.v1.WatchSagaResponse
-	(*WaitSagaRequest)(nil),       // 17: sagad.v1.WaitSagaRequest
-	(*WaitSagaResponse)(nil),      // 18: sagad.v1.WaitSagaResponse
-	(*GetHistoryRequest)(nil),     // 19: sagad.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),    // 20: sagad.v1.GetHistoryResponse
-	(*CancelSagaRequest)(nil),     // 21: sagad.v1.CancelSagaRequest
-	(*CancelSagaResponse)(nil),    // 22: sagad.v1.CancelSagaResponse
-	(*SignalSagaRequest)(nil),     // 23: sagad.v1.SignalSagaRequest
-	(*SignalSagaResponse)(nil),    // 24: sagad.v1.SignalSagaResponse
-	(*OperationsItem)(nil),        // 25: sagad.v1.OperationsItem
-	nil,                           // 26: sagad.v1.SagaSummary.LabelsEntry
-	nil,                           // 27: sagad.v1.StartSagaRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*v1.Cause)(nil),              // 29: sagad.history.v1.Cause
-	(v1.Outcome)(0),               // 30: sagad.history.v1.Outcome
-	(*v1.Error)(nil),              // 31: sagad.history.v1.Error
-	(v1.Trigger)(0),               // 32: sagad.history.v1.Trigger
-	(*v1.Fact)(nil),               // 33: sagad.history.v1.Fact
-	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
-	(v1.ItemKind)(0),              // 35: sagad.history.v1.ItemKind
-	(v1.ItemStatus)(0),            // 36: sagad.history.v1.ItemStatus
-	(v1.Direction)(0),             // 37: sagad.history.v1.Direction
+	(WaitsFor)(0),                 // 3: sagad.v1.WaitsFor
+	(*SagaSummary)(nil),           // 4: sagad.v1.SagaSummary
+	(*SagaParent)(nil),            // 5: sagad.v1.SagaParent
+	(*Saga)(nil),                  // 6: sagad.v1.Saga
+	(*SagaStep)(nil),              // 7: sagad.v1.SagaStep
+	(*SagaCall)(nil),              // 8: sagad.v1.SagaCall
+	(*StartSagaRequest)(nil),      // 9: sagad.v1.StartSagaRequest
+	(*StartSagaResponse)(nil),     // 10: sagad.v1.StartSagaResponse
+	(*GetSagaRequest)(nil),        // 11: sagad.v1.GetSagaRequest
+	(*GetSagaResponse)(nil),       // 12: sagad.v1.GetSagaResponse
+	(*ListSagasRequest)(nil),      // 13: sagad.v1.ListSagasRequest
+	(*SagaFilter)(nil),            // 14: sagad.v1.SagaFilter
+	(*ListSagasResponse)(nil),     // 15: sagad.v1.ListSagasResponse
+	(*HistoryEntry)(nil),          // 16: sagad.v1.HistoryEntry
+	(*WatchSagaRequest)(nil),      // 17: sagad.v1.WatchSagaRequest
+	(*WatchSagaResponse)(nil),     // 18: sagad.v1.WatchSagaResponse
+	(*WaitSagaRequest)(nil),       // 19: sagad.v1.WaitSagaRequest
+	(*WaitSagaResponse)(nil),      // 20: sagad.v1.WaitSagaResponse
+	(*GetHistoryRequest)(nil),     // 21: sagad.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),    // 22: sagad.v1.GetHistoryResponse
+	(*CancelSagaRequest)(nil),     // 23: sagad.v1.CancelSagaRequest
+	(*CancelSagaResponse)(nil),    // 24: sagad.v1.CancelSagaResponse
+	(*SignalSagaRequest)(nil),     // 25: sagad.v1.SignalSagaRequest
+	(*SignalSagaResponse)(nil),    // 26: sagad.v1.SignalSagaResponse
+	(*PauseSagaRequest)(nil),      // 27: sagad.v1.PauseSagaRequest
+	(*PauseSagaResponse)(nil),     // 28: sagad.v1.PauseSagaResponse
+	(*ResumeSagaRequest)(nil),     // 29: sagad.v1.ResumeSagaRequest
+	(*ResumeSagaResponse)(nil),    // 30: sagad.v1.ResumeSagaResponse
+	(*ExplainSagaRequest)(nil),    // 31: sagad.v1.ExplainSagaRequest
+	(*ExplainSagaResponse)(nil),   // 32: sagad.v1.ExplainSagaResponse
+	(*MigrateSagaRequest)(nil),    // 33: sagad.v1.MigrateSagaRequest
+	(*MigrateSagaResponse)(nil),   // 34: sagad.v1.MigrateSagaResponse
+	(*OperationsItem)(nil),        // 35: sagad.v1.OperationsItem
+	nil,                           // 36: sagad.v1.SagaSummary.LabelsEntry
+	nil,                           // 37: sagad.v1.StartSagaRequest.LabelsEntry
+	nil,                           // 38: sagad.v1.MigrateSagaRequest.NamesEntry
+	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
+	(*v1.Cause)(nil),              // 40: sagad.history.v1.Cause
+	(v1.Outcome)(0),               // 41: sagad.history.v1.Outcome
+	(*v1.Error)(nil),              // 42: sagad.history.v1.Error
+	(v1.Trigger)(0),               // 43: sagad.history.v1.Trigger
+	(*v1.Fact)(nil),               // 44: sagad.history.v1.Fact
+	(*durationpb.Duration)(nil),   // 45: google.protobuf.Duration
+	(v1.ItemKind)(0),              // 46: sagad.history.v1.ItemKind
+	(v1.ItemStatus)(0),            // 47: sagad.history.v1.ItemStatus
+	(v1.Direction)(0),             // 48: sagad.history.v1.Direction
 }
 var file_sagad_v1_saga_service_proto_depIdxs = []int32{
 	0,  // 0: sagad.v1.SagaSummary.status:type_name -> sagad.v1.SagaStatus
-	28, // 1: sagad.v1.SagaSummary.started_at:type_name -> google.protobuf.Timestamp
-	28, // 2: sagad.v1.SagaSummary.changed_at:type_name -> google.protobuf.Timestamp
-	28, // 3: sagad.v1.SagaSummary.deadline:type_name -> google.protobuf.Timestamp
-	26, // 4: sagad.v1.SagaSummary.labels:type_name -> sagad.v1.SagaSummary.LabelsEntry
-	29, // 5: sagad.v1.SagaSummary.cause:type_name -> sagad.history.v1.Cause
-	3,  // 6: sagad.v1.Saga.summary:type_name -> sagad.v1.SagaSummary
-	5,  // 7: sagad.v1.Saga.steps:type_name -> sagad.v1.SagaStep
-	25, // 8: sagad.v1.Saga.items:type_name -> sagad.v1.OperationsItem
-	1,  // 9: sagad.v1.SagaStep.status:type_name -> sagad.v1.StepStatus
-	6,  // 10: sagad.v1.SagaStep.action:type_name -> sagad.v1.SagaCall
-	6,  // 11: sagad.v1.SagaStep.compensation:type_name -> sagad.v1.SagaCall
-	30, // 12: sagad.v1.SagaCall.last_outcome:type_name -> sagad.history.v1.Outcome
-	31, // 13: sagad.v1.SagaCall.last_error:type_name -> sagad.history.v1.Error
-	28, // 14: sagad.v1.SagaCall.deadline:type_name -> google.protobuf.Timestamp
-	28, // 15: sagad.v1.SagaCall.next_attempt_at:type_name -> google.protobuf.Timestamp
-	28, // 16: sagad.v1.SagaCall.started_at:type_name -> google.protobuf.Timestamp
-	28, // 17: sagad.v1.SagaCall.ended_at:type_name -> google.protobuf.Timestamp
-	27, // 18: sagad.v1.StartSagaRequest.labels:type_name -> sagad.v1.StartSagaRequest.LabelsEntry
-	4,  // 19: sagad.v1.GetSagaResponse.saga:type_name -> sagad.v1.Saga
-	12, // 20: sagad.v1.ListSagasRequest.filter:type_name -> sagad.v1.SagaFilter
-	0,  // 21: sagad.v1.SagaFilter.statuses:type_name -> sagad.v1.SagaStatus
-	28, // 22: sagad.v1.SagaFilter.started_after:type_name -> google.protobuf.Timestamp
-	28, // 23: sagad.v1.SagaFilter.started_before:type_name -> google.protobuf.Timestamp
-	3,  // 24: sagad.v1.ListSagasResponse.sagas:type_name -> sagad.v1.SagaSummary
-	28, // 25: sagad.v1.HistoryEntry.at:type_name -> google.protobuf.Timestamp
-	32, // 26: sagad.v1.HistoryEntry.trigger:type_name -> sagad.history.v1.Trigger
-	33, // 27: sagad.v1.HistoryEntry.facts:type_name -> sagad.history.v1.Fact
-	14, // 28: sagad.v1.WatchSagaResponse.entry:type_name -> sagad.v1.HistoryEntry
-	0,  // 29: sagad.v1.WatchSagaResponse.status:type_name -> sagad.v1.SagaStatus
-	34, // 30: sagad.v1.WaitSagaRequest.timeout:type_name -> google.protobuf.Duration
-	4,  // 31: sagad.v1.WaitSagaResponse.saga:type_name -> sagad.v1.Saga
-	14, // 32: sagad.v1.GetHistoryResponse.entries:type_name -> sagad.v1.HistoryEntry
-	2,  // 33: sagad.v1.CancelSagaResponse.answer:type_name -> sagad.v1.CancelAnswer
-	0,  // 34: sagad.v1.CancelSagaResponse.status:type_name -> sagad.v1.SagaStatus
-	35, // 35: sagad.v1.OperationsItem.kind:type_name -> sagad.history.v1.ItemKind
-	36, // 36: sagad.v1.OperationsItem.status:type_name -> sagad.history.v1.ItemStatus
-	37, // 37: sagad.v1.OperationsItem.direction:type_name -> sagad.history.v1.Direction
-	31, // 38: sagad.v1.OperationsItem.error:type_name -> sagad.history.v1.Error
-	28, // 39: sagad.v1.OperationsItem.opened_at:type_name -> google.protobuf.Timestamp
-	28, // 40: sagad.v1.OperationsItem.changed_at:type_name -> google.protobuf.Timestamp
-	7,  // 41: sagad.v1.SagaService.StartSaga:input_type -> sagad.v1.StartSagaRequest
-	9,  // 42: sagad.v1.SagaService.GetSaga:input_type -> sagad.v1.GetSagaRequest
-	11, // 43: sagad.v1.SagaService.ListSagas:input_type -> sagad.v1.ListSagasRequest
-	15, // 44: sagad.v1.SagaService.WatchSaga:input_type -> sagad.v1.WatchSagaRequest
-	17, // 45: sagad.v1.SagaService.WaitSaga:input_type -> sagad.v1.WaitSagaRequest
-	19, // 46: sagad.v1.SagaService.GetHistory:input_type -> sagad.v1.GetHistoryRequest
-	21, // 47: sagad.v1.SagaService.CancelSaga:input_type -> sagad.v1.CancelSagaRequest
-	23, // 48: sagad.v1.SagaService.SignalSaga:input_type -> sagad.v1.SignalSagaRequest
-	8,  // 49: sagad.v1.SagaService.StartSaga:output_type -> sagad.v1.StartSagaResponse
-	10, // 50: sagad.v1.SagaService.GetSaga:output_type -> sagad.v1.GetSagaResponse
-	13, // 51: sagad.v1.SagaService.ListSagas:output_type -> sagad.v1.ListSagasResponse
-	16, // 52: sagad.v1.SagaService.WatchSaga:output_type -> sagad.v1.WatchSagaResponse
-	18, // 53: sagad.v1.SagaService.WaitSaga:output_type -> sagad.v1.WaitSagaResponse
-	20, // 54: sagad.v1.SagaService.GetHistory:output_type -> sagad.v1.GetHistoryResponse
-	22, // 55: sagad.v1.SagaService.CancelSaga:output_type -> sagad.v1.CancelSagaResponse
-	24, // 56: sagad.v1.SagaService.SignalSaga:output_type -> sagad.v1.SignalSagaResponse
-	49, // [49:57] is the sub-list for method output_type
-	41, // [41:49] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	39, // 1: sagad.v1.SagaSummary.started_at:type_name -> google.protobuf.Timestamp
+	39, // 2: sagad.v1.SagaSummary.changed_at:type_name -> google.protobuf.Timestamp
+	39, // 3: sagad.v1.SagaSummary.deadline:type_name -> google.protobuf.Timestamp
+	36, // 4: sagad.v1.SagaSummary.labels:type_name -> sagad.v1.SagaSummary.LabelsEntry
+	40, // 5: sagad.v1.SagaSummary.cause:type_name -> sagad.history.v1.Cause
+	4,  // 6: sagad.v1.Saga.summary:type_name -> sagad.v1.SagaSummary
+	7,  // 7: sagad.v1.Saga.steps:type_name -> sagad.v1.SagaStep
+	35, // 8: sagad.v1.Saga.items:type_name -> sagad.v1.OperationsItem
+	5,  // 9: sagad.v1.Saga.parent:type_name -> sagad.v1.SagaParent
+	1,  // 10: sagad.v1.SagaStep.status:type_name -> sagad.v1.StepStatus
+	8,  // 11: sagad.v1.SagaStep.action:type_name -> sagad.v1.SagaCall
+	8,  // 12: sagad.v1.SagaStep.compensation:type_name -> sagad.v1.SagaCall
+	8,  // 13: sagad.v1.SagaStep.probe:type_name -> sagad.v1.SagaCall
+	41, // 14: sagad.v1.SagaCall.last_outcome:type_name -> sagad.history.v1.Outcome
+	42, // 15: sagad.v1.SagaCall.last_error:type_name -> sagad.history.v1.Error
+	39, // 16: sagad.v1.SagaCall.deadline:type_name -> google.protobuf.Timestamp
+	39, // 17: sagad.v1.SagaCall.next_attempt_at:type_name -> google.protobuf.Timestamp
+	39, // 18: sagad.v1.SagaCall.started_at:type_name -> google.protobuf.Timestamp
+	39, // 19: sagad.v1.SagaCall.ended_at:type_name -> google.protobuf.Timestamp
+	37, // 20: sagad.v1.StartSagaRequest.labels:type_name -> sagad.v1.StartSagaRequest.LabelsEntry
+	6,  // 21: sagad.v1.GetSagaResponse.saga:type_name -> sagad.v1.Saga
+	14, // 22: sagad.v1.ListSagasRequest.filter:type_name -> sagad.v1.SagaFilter
+	0,  // 23: sagad.v1.SagaFilter.statuses:type_name -> sagad.v1.SagaStatus
+	39, // 24: sagad.v1.SagaFilter.started_after:type_name -> google.protobuf.Timestamp
+	39, // 25: sagad.v1.SagaFilter.started_before:type_name -> google.protobuf.Timestamp
+	4,  // 26: sagad.v1.ListSagasResponse.sagas:type_name -> sagad.v1.SagaSummary
+	39, // 27: sagad.v1.HistoryEntry.at:type_name -> google.protobuf.Timestamp
+	43, // 28: sagad.v1.HistoryEntry.trigger:type_name -> sagad.history.v1.Trigger
+	44, // 29: sagad.v1.HistoryEntry.facts:type_name -> sagad.history.v1.Fact
+	16, // 30: sagad.v1.WatchSagaResponse.entry:type_name -> sagad.v1.HistoryEntry
+	0,  // 31: sagad.v1.WatchSagaResponse.status:type_name -> sagad.v1.SagaStatus
+	45, // 32: sagad.v1.WaitSagaRequest.timeout:type_name -> google.protobuf.Duration
+	6,  // 33: sagad.v1.WaitSagaResponse.saga:type_name -> sagad.v1.Saga
+	16, // 34: sagad.v1.GetHistoryResponse.entries:type_name -> sagad.v1.HistoryEntry
+	2,  // 35: sagad.v1.CancelSagaResponse.answer:type_name -> sagad.v1.CancelAnswer
+	0,  // 36: sagad.v1.CancelSagaResponse.status:type_name -> sagad.v1.SagaStatus
+	0,  // 37: sagad.v1.PauseSagaResponse.status:type_name -> sagad.v1.SagaStatus
+	0,  // 38: sagad.v1.ResumeSagaResponse.status:type_name -> sagad.v1.SagaStatus
+	3,  // 39: sagad.v1.ExplainSagaResponse.waits_for:type_name -> sagad.v1.WaitsFor
+	39, // 40: sagad.v1.ExplainSagaResponse.since:type_name -> google.protobuf.Timestamp
+	39, // 41: sagad.v1.ExplainSagaResponse.until:type_name -> google.protobuf.Timestamp
+	0,  // 42: sagad.v1.ExplainSagaResponse.status:type_name -> sagad.v1.SagaStatus
+	38, // 43: sagad.v1.MigrateSagaRequest.names:type_name -> sagad.v1.MigrateSagaRequest.NamesEntry
+	46, // 44: sagad.v1.OperationsItem.kind:type_name -> sagad.history.v1.ItemKind
+	47, // 45: sagad.v1.OperationsItem.status:type_name -> sagad.history.v1.ItemStatus
+	48, // 46: sagad.v1.OperationsItem.direction:type_name -> sagad.history.v1.Direction
+	42, // 47: sagad.v1.OperationsItem.error:type_name -> sagad.history.v1.Error
+	39, // 48: sagad.v1.OperationsItem.opened_at:type_name -> google.protobuf.Timestamp
+	39, // 49: sagad.v1.OperationsItem.changed_at:type_name -> google.protobuf.Timestamp
+	9,  // 50: sagad.v1.SagaService.StartSaga:input_type -> sagad.v1.StartSagaRequest
+	11, // 51: sagad.v1.SagaService.GetSaga:input_type -> sagad.v1.GetSagaRequest
+	13, // 52: sagad.v1.SagaService.ListSagas:input_type -> sagad.v1.ListSagasRequest
+	17, // 53: sagad.v1.SagaService.WatchSaga:input_type -> sagad.v1.WatchSagaRequest
+	19, // 54: sagad.v1.SagaService.WaitSaga:input_type -> sagad.v1.WaitSagaRequest
+	21, // 55: sagad.v1.SagaService.GetHistory:input_type -> sagad.v1.GetHistoryRequest
+	23, // 56: sagad.v1.SagaService.CancelSaga:input_type -> sagad.v1.CancelSagaRequest
+	25, // 57: sagad.v1.SagaService.SignalSaga:input_type -> sagad.v1.SignalSagaRequest
+	27, // 58: sagad.v1.SagaService.PauseSaga:input_type -> sagad.v1.PauseSagaRequest
+	29, // 59: sagad.v1.SagaService.ResumeSaga:input_type -> sagad.v1.ResumeSagaRequest
+	31, // 60: sagad.v1.SagaService.ExplainSaga:input_type -> sagad.v1.ExplainSagaRequest
+	33, // 61: sagad.v1.SagaService.MigrateSaga:input_type -> sagad.v1.MigrateSagaRequest
+	10, // 62: sagad.v1.SagaService.StartSaga:output_type -> sagad.v1.StartSagaResponse
+	12, // 63: sagad.v1.SagaService.GetSaga:output_type -> sagad.v1.GetSagaResponse
+	15, // 64: sagad.v1.SagaService.ListSagas:output_type -> sagad.v1.ListSagasResponse
+	18, // 65: sagad.v1.SagaService.WatchSaga:output_type -> sagad.v1.WatchSagaResponse
+	20, // 66: sagad.v1.SagaService.WaitSaga:output_type -> sagad.v1.WaitSagaResponse
+	22, // 67: sagad.v1.SagaService.GetHistory:output_type -> sagad.v1.GetHistoryResponse
+	24, // 68: sagad.v1.SagaService.CancelSaga:output_type -> sagad.v1.CancelSagaResponse
+	26, // 69: sagad.v1.SagaService.SignalSaga:output_type -> sagad.v1.SignalSagaResponse
+	28, // 70: sagad.v1.SagaService.PauseSaga:output_type -> sagad.v1.PauseSagaResponse
+	30, // 71: sagad.v1.SagaService.ResumeSaga:output_type -> sagad.v1.ResumeSagaResponse
+	32, // 72: sagad.v1.SagaService.ExplainSaga:output_type -> sagad.v1.ExplainSagaResponse
+	34, // 73: sagad.v1.SagaService.MigrateSaga:output_type -> sagad.v1.MigrateSagaResponse
+	62, // [62:74] is the sub-list for method output_type
+	50, // [50:62] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_sagad_v1_saga_service_proto_init() }
@@ -2297,8 +3221,8 @@ func file_sagad_v1_saga_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sagad_v1_saga_service_proto_rawDesc), len(file_sagad_v1_saga_service_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   25,
+			NumEnums:      4,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

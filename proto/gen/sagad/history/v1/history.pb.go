@@ -33,6 +33,12 @@ const (
 	Trigger_TRIGGER_TIMER       Trigger = 3
 	Trigger_TRIGGER_CANCEL      Trigger = 4
 	Trigger_TRIGGER_OPERATOR    Trigger = 5
+	Trigger_TRIGGER_SIGNAL      Trigger = 6
+	// The saga of which this one is a child.
+	Trigger_TRIGGER_PARENT    Trigger = 7
+	Trigger_TRIGGER_MIGRATION Trigger = 8
+	// A worker's report that ends nothing: a claim, a checkpoint, progress.
+	Trigger_TRIGGER_REPORT Trigger = 9
 )
 
 // Enum value maps for Trigger.
@@ -44,6 +50,10 @@ var (
 		3: "TRIGGER_TIMER",
 		4: "TRIGGER_CANCEL",
 		5: "TRIGGER_OPERATOR",
+		6: "TRIGGER_SIGNAL",
+		7: "TRIGGER_PARENT",
+		8: "TRIGGER_MIGRATION",
+		9: "TRIGGER_REPORT",
 	}
 	Trigger_value = map[string]int32{
 		"TRIGGER_UNSPECIFIED": 0,
@@ -52,6 +62,10 @@ var (
 		"TRIGGER_TIMER":       3,
 		"TRIGGER_CANCEL":      4,
 		"TRIGGER_OPERATOR":    5,
+		"TRIGGER_SIGNAL":      6,
+		"TRIGGER_PARENT":      7,
+		"TRIGGER_MIGRATION":   8,
+		"TRIGGER_REPORT":      9,
 	}
 )
 
@@ -90,6 +104,8 @@ const (
 	Direction_DIRECTION_DO Direction = 1
 	// Its compensation.
 	Direction_DIRECTION_UNDO Direction = 2
+	// The question whether the action happened.
+	Direction_DIRECTION_PROBE Direction = 3
 )
 
 // Enum value maps for Direction.
@@ -98,11 +114,13 @@ var (
 		0: "DIRECTION_UNSPECIFIED",
 		1: "DIRECTION_DO",
 		2: "DIRECTION_UNDO",
+		3: "DIRECTION_PROBE",
 	}
 	Direction_value = map[string]int32{
 		"DIRECTION_UNSPECIFIED": 0,
 		"DIRECTION_DO":          1,
 		"DIRECTION_UNDO":        2,
+		"DIRECTION_PROBE":       3,
 	}
 )
 
@@ -146,6 +164,11 @@ const (
 	Outcome_OUTCOME_UNKNOWN Outcome = 4
 	// From a compensation: there was nothing to undo.
 	Outcome_OUTCOME_NOTHING_TO_UNDO Outcome = 5
+	// From a probe: the action happened; the output may be given.
+	Outcome_OUTCOME_HAPPENED Outcome = 6
+	// From a probe: the action did not happen, and never will under this key.
+	Outcome_OUTCOME_DID_NOT_HAPPEN Outcome = 7
+	Outcome_OUTCOME_CANT_TELL      Outcome = 8
 )
 
 // Enum value maps for Outcome.
@@ -157,6 +180,9 @@ var (
 		3: "OUTCOME_FAILED",
 		4: "OUTCOME_UNKNOWN",
 		5: "OUTCOME_NOTHING_TO_UNDO",
+		6: "OUTCOME_HAPPENED",
+		7: "OUTCOME_DID_NOT_HAPPEN",
+		8: "OUTCOME_CANT_TELL",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED":     0,
@@ -165,6 +191,9 @@ var (
 		"OUTCOME_FAILED":          3,
 		"OUTCOME_UNKNOWN":         4,
 		"OUTCOME_NOTHING_TO_UNDO": 5,
+		"OUTCOME_HAPPENED":        6,
+		"OUTCOME_DID_NOT_HAPPEN":  7,
+		"OUTCOME_CANT_TELL":       8,
 	}
 )
 
@@ -266,6 +295,10 @@ const (
 	CauseKind_CAUSE_KIND_OPERATOR CauseKind = 5
 	// An expression can't be evaluated.
 	CauseKind_CAUSE_KIND_EXPRESSION CauseKind = 6
+	// A wait's time was up, or a block failed: a loop that doesn't end, too many failed elements or branches.
+	CauseKind_CAUSE_KIND_BLOCK CauseKind = 7
+	// The saga of which this one is a child unwinds.
+	CauseKind_CAUSE_KIND_PARENT CauseKind = 8
 )
 
 // Enum value maps for CauseKind.
@@ -278,6 +311,8 @@ var (
 		4: "CAUSE_KIND_DEADLINE",
 		5: "CAUSE_KIND_OPERATOR",
 		6: "CAUSE_KIND_EXPRESSION",
+		7: "CAUSE_KIND_BLOCK",
+		8: "CAUSE_KIND_PARENT",
 	}
 	CauseKind_value = map[string]int32{
 		"CAUSE_KIND_UNSPECIFIED": 0,
@@ -287,6 +322,8 @@ var (
 		"CAUSE_KIND_DEADLINE":    4,
 		"CAUSE_KIND_OPERATOR":    5,
 		"CAUSE_KIND_EXPRESSION":  6,
+		"CAUSE_KIND_BLOCK":       7,
+		"CAUSE_KIND_PARENT":      8,
 	}
 )
 
@@ -341,6 +378,12 @@ const (
 	ItemKind_ITEM_KIND_EXPRESSION ItemKind = 9
 	// The saga's stored history can't be decoded or applied.
 	ItemKind_ITEM_KIND_QUARANTINED ItemKind = 10
+	// A task killed its worker again and again.
+	ItemKind_ITEM_KIND_POISON ItemKind = 11
+	// A person is asked: a step of the saga waits for the answer. The saga isn't stuck.
+	ItemKind_ITEM_KIND_APPROVAL ItemKind = 12
+	// A wait or a block past the pivot failed.
+	ItemKind_ITEM_KIND_BLOCK_PAST_PIVOT ItemKind = 13
 )
 
 // Enum value maps for ItemKind.
@@ -357,6 +400,9 @@ var (
 		8:  "ITEM_KIND_CONFLICTING_RESULTS",
 		9:  "ITEM_KIND_EXPRESSION",
 		10: "ITEM_KIND_QUARANTINED",
+		11: "ITEM_KIND_POISON",
+		12: "ITEM_KIND_APPROVAL",
+		13: "ITEM_KIND_BLOCK_PAST_PIVOT",
 	}
 	ItemKind_value = map[string]int32{
 		"ITEM_KIND_UNSPECIFIED":            0,
@@ -370,6 +416,9 @@ var (
 		"ITEM_KIND_CONFLICTING_RESULTS":    8,
 		"ITEM_KIND_EXPRESSION":             9,
 		"ITEM_KIND_QUARANTINED":            10,
+		"ITEM_KIND_POISON":                 11,
+		"ITEM_KIND_APPROVAL":               12,
+		"ITEM_KIND_BLOCK_PAST_PIVOT":       13,
 	}
 )
 
@@ -464,6 +513,8 @@ const (
 	OperatorAction_OPERATOR_ACTION_ABANDON  OperatorAction = 4
 	// Seen; closes an item that blocks nothing.
 	OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE OperatorAction = 5
+	// Answers what a person was asked.
+	OperatorAction_OPERATOR_ACTION_ANSWER OperatorAction = 6
 )
 
 // Enum value maps for OperatorAction.
@@ -475,6 +526,7 @@ var (
 		3: "OPERATOR_ACTION_COMPLETE",
 		4: "OPERATOR_ACTION_ABANDON",
 		5: "OPERATOR_ACTION_ACKNOWLEDGE",
+		6: "OPERATOR_ACTION_ANSWER",
 	}
 	OperatorAction_value = map[string]int32{
 		"OPERATOR_ACTION_UNSPECIFIED": 0,
@@ -483,6 +535,7 @@ var (
 		"OPERATOR_ACTION_COMPLETE":    3,
 		"OPERATOR_ACTION_ABANDON":     4,
 		"OPERATOR_ACTION_ACKNOWLEDGE": 5,
+		"OPERATOR_ACTION_ANSWER":      6,
 	}
 )
 
@@ -658,6 +711,26 @@ type Fact struct {
 	//	*Fact_Completed
 	//	*Fact_Compensated
 	//	*Fact_Abandoned
+	//	*Fact_TimerStarted
+	//	*Fact_TimerFired
+	//	*Fact_WaitStarted
+	//	*Fact_SignalReceived
+	//	*Fact_SignalConsumed
+	//	*Fact_WaitExpired
+	//	*Fact_BlockStarted
+	//	*Fact_ScopeStarted
+	//	*Fact_ScopeUnwinding
+	//	*Fact_ScopeEnded
+	//	*Fact_BlockEnded
+	//	*Fact_CaseTaken
+	//	*Fact_Checkpointed
+	//	*Fact_Progressed
+	//	*Fact_Claimed
+	//	*Fact_Paused
+	//	*Fact_Resumed
+	//	*Fact_Migrated
+	//	*Fact_Provisional
+	//	*Fact_ParentSettled
 	Kind          isFact_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -871,6 +944,186 @@ func (x *Fact) GetAbandoned() *Abandoned {
 	return nil
 }
 
+func (x *Fact) GetTimerStarted() *TimerStarted {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_TimerStarted); ok {
+			return x.TimerStarted
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetTimerFired() *TimerFired {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_TimerFired); ok {
+			return x.TimerFired
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetWaitStarted() *WaitStarted {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_WaitStarted); ok {
+			return x.WaitStarted
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetSignalReceived() *SignalReceived {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_SignalReceived); ok {
+			return x.SignalReceived
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetSignalConsumed() *SignalConsumed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_SignalConsumed); ok {
+			return x.SignalConsumed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetWaitExpired() *WaitExpired {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_WaitExpired); ok {
+			return x.WaitExpired
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetBlockStarted() *BlockStarted {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_BlockStarted); ok {
+			return x.BlockStarted
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScopeStarted() *ScopeStarted {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScopeStarted); ok {
+			return x.ScopeStarted
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScopeUnwinding() *ScopeUnwinding {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScopeUnwinding); ok {
+			return x.ScopeUnwinding
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScopeEnded() *ScopeEnded {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScopeEnded); ok {
+			return x.ScopeEnded
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetBlockEnded() *BlockEnded {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_BlockEnded); ok {
+			return x.BlockEnded
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetCaseTaken() *CaseTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_CaseTaken); ok {
+			return x.CaseTaken
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetCheckpointed() *Checkpointed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Checkpointed); ok {
+			return x.Checkpointed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetProgressed() *Progressed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Progressed); ok {
+			return x.Progressed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetClaimed() *Claimed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Claimed); ok {
+			return x.Claimed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetPaused() *Paused {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Paused); ok {
+			return x.Paused
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetResumed() *Resumed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Resumed); ok {
+			return x.Resumed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetMigrated() *Migrated {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Migrated); ok {
+			return x.Migrated
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetProvisional() *Provisional {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_Provisional); ok {
+			return x.Provisional
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetParentSettled() *ParentSettled {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ParentSettled); ok {
+			return x.ParentSettled
+		}
+	}
+	return nil
+}
+
 type isFact_Kind interface {
 	isFact_Kind()
 }
@@ -951,6 +1204,86 @@ type Fact_Abandoned struct {
 	Abandoned *Abandoned `protobuf:"bytes,19,opt,name=abandoned,proto3,oneof"`
 }
 
+type Fact_TimerStarted struct {
+	TimerStarted *TimerStarted `protobuf:"bytes,20,opt,name=timer_started,json=timerStarted,proto3,oneof"`
+}
+
+type Fact_TimerFired struct {
+	TimerFired *TimerFired `protobuf:"bytes,21,opt,name=timer_fired,json=timerFired,proto3,oneof"`
+}
+
+type Fact_WaitStarted struct {
+	WaitStarted *WaitStarted `protobuf:"bytes,22,opt,name=wait_started,json=waitStarted,proto3,oneof"`
+}
+
+type Fact_SignalReceived struct {
+	SignalReceived *SignalReceived `protobuf:"bytes,23,opt,name=signal_received,json=signalReceived,proto3,oneof"`
+}
+
+type Fact_SignalConsumed struct {
+	SignalConsumed *SignalConsumed `protobuf:"bytes,24,opt,name=signal_consumed,json=signalConsumed,proto3,oneof"`
+}
+
+type Fact_WaitExpired struct {
+	WaitExpired *WaitExpired `protobuf:"bytes,25,opt,name=wait_expired,json=waitExpired,proto3,oneof"`
+}
+
+type Fact_BlockStarted struct {
+	BlockStarted *BlockStarted `protobuf:"bytes,26,opt,name=block_started,json=blockStarted,proto3,oneof"`
+}
+
+type Fact_ScopeStarted struct {
+	ScopeStarted *ScopeStarted `protobuf:"bytes,27,opt,name=scope_started,json=scopeStarted,proto3,oneof"`
+}
+
+type Fact_ScopeUnwinding struct {
+	ScopeUnwinding *ScopeUnwinding `protobuf:"bytes,28,opt,name=scope_unwinding,json=scopeUnwinding,proto3,oneof"`
+}
+
+type Fact_ScopeEnded struct {
+	ScopeEnded *ScopeEnded `protobuf:"bytes,29,opt,name=scope_ended,json=scopeEnded,proto3,oneof"`
+}
+
+type Fact_BlockEnded struct {
+	BlockEnded *BlockEnded `protobuf:"bytes,30,opt,name=block_ended,json=blockEnded,proto3,oneof"`
+}
+
+type Fact_CaseTaken struct {
+	CaseTaken *CaseTaken `protobuf:"bytes,31,opt,name=case_taken,json=caseTaken,proto3,oneof"`
+}
+
+type Fact_Checkpointed struct {
+	Checkpointed *Checkpointed `protobuf:"bytes,32,opt,name=checkpointed,proto3,oneof"`
+}
+
+type Fact_Progressed struct {
+	Progressed *Progressed `protobuf:"bytes,33,opt,name=progressed,proto3,oneof"`
+}
+
+type Fact_Claimed struct {
+	Claimed *Claimed `protobuf:"bytes,34,opt,name=claimed,proto3,oneof"`
+}
+
+type Fact_Paused struct {
+	Paused *Paused `protobuf:"bytes,35,opt,name=paused,proto3,oneof"`
+}
+
+type Fact_Resumed struct {
+	Resumed *Resumed `protobuf:"bytes,36,opt,name=resumed,proto3,oneof"`
+}
+
+type Fact_Migrated struct {
+	Migrated *Migrated `protobuf:"bytes,37,opt,name=migrated,proto3,oneof"`
+}
+
+type Fact_Provisional struct {
+	Provisional *Provisional `protobuf:"bytes,38,opt,name=provisional,proto3,oneof"`
+}
+
+type Fact_ParentSettled struct {
+	ParentSettled *ParentSettled `protobuf:"bytes,39,opt,name=parent_settled,json=parentSettled,proto3,oneof"`
+}
+
 func (*Fact_Started) isFact_Kind() {}
 
 func (*Fact_AttemptScheduled) isFact_Kind() {}
@@ -988,6 +1321,46 @@ func (*Fact_Completed) isFact_Kind() {}
 func (*Fact_Compensated) isFact_Kind() {}
 
 func (*Fact_Abandoned) isFact_Kind() {}
+
+func (*Fact_TimerStarted) isFact_Kind() {}
+
+func (*Fact_TimerFired) isFact_Kind() {}
+
+func (*Fact_WaitStarted) isFact_Kind() {}
+
+func (*Fact_SignalReceived) isFact_Kind() {}
+
+func (*Fact_SignalConsumed) isFact_Kind() {}
+
+func (*Fact_WaitExpired) isFact_Kind() {}
+
+func (*Fact_BlockStarted) isFact_Kind() {}
+
+func (*Fact_ScopeStarted) isFact_Kind() {}
+
+func (*Fact_ScopeUnwinding) isFact_Kind() {}
+
+func (*Fact_ScopeEnded) isFact_Kind() {}
+
+func (*Fact_BlockEnded) isFact_Kind() {}
+
+func (*Fact_CaseTaken) isFact_Kind() {}
+
+func (*Fact_Checkpointed) isFact_Kind() {}
+
+func (*Fact_Progressed) isFact_Kind() {}
+
+func (*Fact_Claimed) isFact_Kind() {}
+
+func (*Fact_Paused) isFact_Kind() {}
+
+func (*Fact_Resumed) isFact_Kind() {}
+
+func (*Fact_Migrated) isFact_Kind() {}
+
+func (*Fact_Provisional) isFact_Kind() {}
+
+func (*Fact_ParentSettled) isFact_Kind() {}
 
 // Call names what is called: a step's action or its compensation.
 type Call struct {
@@ -1126,9 +1499,11 @@ type Started struct {
 	RequestDigest []byte `protobuf:"bytes,7,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"`
 	DeadlineUs    int64  `protobuf:"varint,8,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
 	// W3C trace context that the saga's spans hang from.
-	Traceparent   string            `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	Actor         string            `protobuf:"bytes,10,opt,name=actor,proto3" json:"actor,omitempty"`
-	Labels        map[string]string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Traceparent string            `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Actor       string            `protobuf:"bytes,10,opt,name=actor,proto3" json:"actor,omitempty"`
+	Labels      map[string]string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Of child sagas.
+	Parent        *Parent `protobuf:"bytes,12,opt,name=parent,proto3" json:"parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1240,6 +1615,91 @@ func (x *Started) GetLabels() map[string]string {
 	return nil
 }
 
+func (x *Started) GetParent() *Parent {
+	if x != nil {
+		return x.Parent
+	}
+	return nil
+}
+
+// Parent is the saga, and the call of it, that a child saga runs for. The namespace is the child's own.
+type Parent struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	SagaId string                 `protobuf:"bytes,1,opt,name=saga_id,json=sagaId,proto3" json:"saga_id,omitempty"`
+	// A UUID, 16 bytes.
+	Run           []byte `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
+	Step          string `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	Item          string `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
+	Generation    int32  `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Parent) Reset() {
+	*x = Parent{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Parent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Parent) ProtoMessage() {}
+
+func (x *Parent) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Parent.ProtoReflect.Descriptor instead.
+func (*Parent) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Parent) GetSagaId() string {
+	if x != nil {
+		return x.SagaId
+	}
+	return ""
+}
+
+func (x *Parent) GetRun() []byte {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *Parent) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *Parent) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *Parent) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type AttemptScheduled struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Call       *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
@@ -1251,14 +1711,16 @@ type AttemptScheduled struct {
 	// Rises with each step started; orders compensations. Set on a step's first attempt.
 	StartNo int32 `protobuf:"varint,5,opt,name=start_no,json=startNo,proto3" json:"start_no,omitempty"`
 	// JSON; set on the first attempt of a generation of an action. A compensation's input is derived.
-	Input         []byte `protobuf:"bytes,6,opt,name=input,proto3" json:"input,omitempty"`
+	Input []byte `protobuf:"bytes,6,opt,name=input,proto3" json:"input,omitempty"`
+	// Unless it is heard of by then the attempt is unknown. 0: only the deadline counts.
+	HeartbeatUs   int64 `protobuf:"varint,7,opt,name=heartbeat_us,json=heartbeatUs,proto3" json:"heartbeat_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttemptScheduled) Reset() {
 	*x = AttemptScheduled{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[5]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1732,7 @@ func (x *AttemptScheduled) String() string {
 func (*AttemptScheduled) ProtoMessage() {}
 
 func (x *AttemptScheduled) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[5]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1745,7 @@ func (x *AttemptScheduled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptScheduled.ProtoReflect.Descriptor instead.
 func (*AttemptScheduled) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{5}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AttemptScheduled) GetCall() *Call {
@@ -1328,6 +1790,13 @@ func (x *AttemptScheduled) GetInput() []byte {
 	return nil
 }
 
+func (x *AttemptScheduled) GetHeartbeatUs() int64 {
+	if x != nil {
+		return x.HeartbeatUs
+	}
+	return 0
+}
+
 type AttemptEnded struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Call       *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
@@ -1350,7 +1819,7 @@ type AttemptEnded struct {
 
 func (x *AttemptEnded) Reset() {
 	*x = AttemptEnded{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[6]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1831,7 @@ func (x *AttemptEnded) String() string {
 func (*AttemptEnded) ProtoMessage() {}
 
 func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[6]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1844,7 @@ func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptEnded.ProtoReflect.Descriptor instead.
 func (*AttemptEnded) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{6}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AttemptEnded) GetCall() *Call {
@@ -1460,7 +1929,7 @@ type RetryPlanned struct {
 
 func (x *RetryPlanned) Reset() {
 	*x = RetryPlanned{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[7]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1941,7 @@ func (x *RetryPlanned) String() string {
 func (*RetryPlanned) ProtoMessage() {}
 
 func (x *RetryPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[7]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1954,7 @@ func (x *RetryPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPlanned.ProtoReflect.Descriptor instead.
 func (*RetryPlanned) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{7}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RetryPlanned) GetCall() *Call {
@@ -1521,7 +1990,7 @@ type CallGivenUp struct {
 
 func (x *CallGivenUp) Reset() {
 	*x = CallGivenUp{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[8]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +2002,7 @@ func (x *CallGivenUp) String() string {
 func (*CallGivenUp) ProtoMessage() {}
 
 func (x *CallGivenUp) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[8]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +2015,7 @@ func (x *CallGivenUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallGivenUp.ProtoReflect.Descriptor instead.
 func (*CallGivenUp) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{8}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CallGivenUp) GetCall() *Call {
@@ -1575,13 +2044,14 @@ type BranchTaken struct {
 	// The if.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Condition     bool   `protobuf:"varint,2,opt,name=condition,proto3" json:"condition,omitempty"`
+	Item          string `protobuf:"bytes,3,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BranchTaken) Reset() {
 	*x = BranchTaken{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[9]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +2063,7 @@ func (x *BranchTaken) String() string {
 func (*BranchTaken) ProtoMessage() {}
 
 func (x *BranchTaken) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[9]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +2076,7 @@ func (x *BranchTaken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BranchTaken.ProtoReflect.Descriptor instead.
 func (*BranchTaken) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{9}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BranchTaken) GetName() string {
@@ -1623,6 +2093,13 @@ func (x *BranchTaken) GetCondition() bool {
 	return false
 }
 
+func (x *BranchTaken) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
 type CancelRequested struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Actor         string                 `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -1633,7 +2110,7 @@ type CancelRequested struct {
 
 func (x *CancelRequested) Reset() {
 	*x = CancelRequested{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[10]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +2122,7 @@ func (x *CancelRequested) String() string {
 func (*CancelRequested) ProtoMessage() {}
 
 func (x *CancelRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[10]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +2135,7 @@ func (x *CancelRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequested.ProtoReflect.Descriptor instead.
 func (*CancelRequested) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{10}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelRequested) GetActor() string {
@@ -1683,7 +2160,7 @@ type DeadlinePassed struct {
 
 func (x *DeadlinePassed) Reset() {
 	*x = DeadlinePassed{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[11]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +2172,7 @@ func (x *DeadlinePassed) String() string {
 func (*DeadlinePassed) ProtoMessage() {}
 
 func (x *DeadlinePassed) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[11]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +2185,7 @@ func (x *DeadlinePassed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlinePassed.ProtoReflect.Descriptor instead.
 func (*DeadlinePassed) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{11}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{12}
 }
 
 // UnwindStarted: the saga turns back. The cause is never overwritten.
@@ -1721,7 +2198,7 @@ type UnwindStarted struct {
 
 func (x *UnwindStarted) Reset() {
 	*x = UnwindStarted{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[12]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +2210,7 @@ func (x *UnwindStarted) String() string {
 func (*UnwindStarted) ProtoMessage() {}
 
 func (x *UnwindStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[12]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +2223,7 @@ func (x *UnwindStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnwindStarted.ProtoReflect.Descriptor instead.
 func (*UnwindStarted) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{12}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UnwindStarted) GetCause() *Cause {
@@ -1769,7 +2246,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[13]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +2258,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[13]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +2271,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{13}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cause) GetKind() CauseKind {
@@ -1849,7 +2326,7 @@ type LateResult struct {
 
 func (x *LateResult) Reset() {
 	*x = LateResult{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[14]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2338,7 @@ func (x *LateResult) String() string {
 func (*LateResult) ProtoMessage() {}
 
 func (x *LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[14]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2351,7 @@ func (x *LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateResult.ProtoReflect.Descriptor instead.
 func (*LateResult) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{14}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LateResult) GetCall() *Call {
@@ -1949,7 +2426,7 @@ type ConflictingResult struct {
 
 func (x *ConflictingResult) Reset() {
 	*x = ConflictingResult{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[15]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2438,7 @@ func (x *ConflictingResult) String() string {
 func (*ConflictingResult) ProtoMessage() {}
 
 func (x *ConflictingResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[15]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2451,7 @@ func (x *ConflictingResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConflictingResult.ProtoReflect.Descriptor instead.
 func (*ConflictingResult) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{15}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConflictingResult) GetCall() *Call {
@@ -2041,7 +2518,7 @@ type ItemOpened struct {
 
 func (x *ItemOpened) Reset() {
 	*x = ItemOpened{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[16]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2530,7 @@ func (x *ItemOpened) String() string {
 func (*ItemOpened) ProtoMessage() {}
 
 func (x *ItemOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[16]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2543,7 @@ func (x *ItemOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemOpened.ProtoReflect.Descriptor instead.
 func (*ItemOpened) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{16}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ItemOpened) GetItem() int32 {
@@ -2116,7 +2593,7 @@ type ItemChanged struct {
 
 func (x *ItemChanged) Reset() {
 	*x = ItemChanged{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[17]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2605,7 @@ func (x *ItemChanged) String() string {
 func (*ItemChanged) ProtoMessage() {}
 
 func (x *ItemChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[17]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2618,7 @@ func (x *ItemChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemChanged.ProtoReflect.Descriptor instead.
 func (*ItemChanged) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{17}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ItemChanged) GetItem() int32 {
@@ -2176,7 +2653,7 @@ type ItemClosed struct {
 
 func (x *ItemClosed) Reset() {
 	*x = ItemClosed{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[18]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2665,7 @@ func (x *ItemClosed) String() string {
 func (*ItemClosed) ProtoMessage() {}
 
 func (x *ItemClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[18]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2678,7 @@ func (x *ItemClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemClosed.ProtoReflect.Descriptor instead.
 func (*ItemClosed) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{18}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ItemClosed) GetItem() int32 {
@@ -2231,7 +2708,7 @@ type OperatorActed struct {
 
 func (x *OperatorActed) Reset() {
 	*x = OperatorActed{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[19]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2720,7 @@ func (x *OperatorActed) String() string {
 func (*OperatorActed) ProtoMessage() {}
 
 func (x *OperatorActed) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[19]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2733,7 @@ func (x *OperatorActed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperatorActed.ProtoReflect.Descriptor instead.
 func (*OperatorActed) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{19}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OperatorActed) GetItem() int32 {
@@ -2307,7 +2784,7 @@ type SettledByHand struct {
 
 func (x *SettledByHand) Reset() {
 	*x = SettledByHand{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[20]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2796,7 @@ func (x *SettledByHand) String() string {
 func (*SettledByHand) ProtoMessage() {}
 
 func (x *SettledByHand) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[20]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2809,7 @@ func (x *SettledByHand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledByHand.ProtoReflect.Descriptor instead.
 func (*SettledByHand) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{20}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SettledByHand) GetCall() *Call {
@@ -2366,7 +2843,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[21]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2855,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[21]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2868,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{21}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Completed) GetOutput() []byte {
@@ -2409,7 +2886,7 @@ type Compensated struct {
 
 func (x *Compensated) Reset() {
 	*x = Compensated{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[22]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2898,7 @@ func (x *Compensated) String() string {
 func (*Compensated) ProtoMessage() {}
 
 func (x *Compensated) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[22]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2911,7 @@ func (x *Compensated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compensated.ProtoReflect.Descriptor instead.
 func (*Compensated) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{22}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{23}
 }
 
 type Abandoned struct {
@@ -2449,7 +2926,7 @@ type Abandoned struct {
 
 func (x *Abandoned) Reset() {
 	*x = Abandoned{}
-	mi := &file_sagad_history_v1_history_proto_msgTypes[23]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2938,7 @@ func (x *Abandoned) String() string {
 func (*Abandoned) ProtoMessage() {}
 
 func (x *Abandoned) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_history_v1_history_proto_msgTypes[23]
+	mi := &file_sagad_history_v1_history_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2951,7 @@ func (x *Abandoned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abandoned.ProtoReflect.Descriptor instead.
 func (*Abandoned) Descriptor() ([]byte, []int) {
-	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{23}
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Abandoned) GetActor() string {
@@ -2498,6 +2975,1313 @@ func (x *Abandoned) GetEffects() []*Call {
 	return nil
 }
 
+// TimerStarted: a sleep began. In this and the facts below, name is the node's and item its place in lists and loops, empty outside of
+// them, else indices from the outermost in, joined by '.'.
+type TimerStarted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	AtUs          int64                  `protobuf:"varint,3,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimerStarted) Reset() {
+	*x = TimerStarted{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimerStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimerStarted) ProtoMessage() {}
+
+func (x *TimerStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimerStarted.ProtoReflect.Descriptor instead.
+func (*TimerStarted) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TimerStarted) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TimerStarted) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *TimerStarted) GetAtUs() int64 {
+	if x != nil {
+		return x.AtUs
+	}
+	return 0
+}
+
+type TimerFired struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimerFired) Reset() {
+	*x = TimerFired{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimerFired) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimerFired) ProtoMessage() {}
+
+func (x *TimerFired) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
+func (*TimerFired) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *TimerFired) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TimerFired) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+// WaitStarted: the saga waits for a signal or a person.
+type WaitStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// 0: none of its own.
+	DeadlineUs    int64 `protobuf:"varint,3,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitStarted) Reset() {
+	*x = WaitStarted{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitStarted) ProtoMessage() {}
+
+func (x *WaitStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitStarted.ProtoReflect.Descriptor instead.
+func (*WaitStarted) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WaitStarted) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaitStarted) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *WaitStarted) GetDeadlineUs() int64 {
+	if x != nil {
+		return x.DeadlineUs
+	}
+	return 0
+}
+
+// SignalReceived: a signal came, and is kept until a wait takes it.
+type SignalReceived struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Signal string                 `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	Key    string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// JSON.
+	Payload []byte `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	Actor   string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Of the payload; tells a repeat from another signal under the same key.
+	Digest        []byte `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalReceived) Reset() {
+	*x = SignalReceived{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalReceived) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalReceived) ProtoMessage() {}
+
+func (x *SignalReceived) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalReceived.ProtoReflect.Descriptor instead.
+func (*SignalReceived) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SignalReceived) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalReceived) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *SignalReceived) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *SignalReceived) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *SignalReceived) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// SignalConsumed: a wait took the oldest signal of its name, or a person's answer.
+type SignalConsumed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// Empty for a person's answer.
+	Signal string `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"`
+	Key    string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// JSON; of a person's answer only.
+	Payload       []byte `protobuf:"bytes,5,opt,name=payload,proto3" json:"payload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalConsumed) Reset() {
+	*x = SignalConsumed{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalConsumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalConsumed) ProtoMessage() {}
+
+func (x *SignalConsumed) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalConsumed.ProtoReflect.Descriptor instead.
+func (*SignalConsumed) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SignalConsumed) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SignalConsumed) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *SignalConsumed) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalConsumed) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *SignalConsumed) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+// WaitExpired: nothing came in time.
+type WaitExpired struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitExpired) Reset() {
+	*x = WaitExpired{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitExpired) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitExpired) ProtoMessage() {}
+
+func (x *WaitExpired) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitExpired.ProtoReflect.Descriptor instead.
+func (*WaitExpired) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *WaitExpired) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaitExpired) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+// BlockStarted: a map, loop, savepoint or a parallel that doesn't join all began.
+type BlockStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// Of maps: the list, JSON. Of loops: the first value.
+	Value []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// How many scopes there will be; of loops and savepoints at most.
+	Count         int32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockStarted) Reset() {
+	*x = BlockStarted{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockStarted) ProtoMessage() {}
+
+func (x *BlockStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockStarted.ProtoReflect.Descriptor instead.
+func (*BlockStarted) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *BlockStarted) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BlockStarted) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *BlockStarted) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *BlockStarted) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// ScopeStarted: one element, round, path or branch of a block began.
+type ScopeStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	Index int32                  `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Of rounds: the value that it reads. Of alternatives: what went wrong. JSON.
+	Value         []byte `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScopeStarted) Reset() {
+	*x = ScopeStarted{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScopeStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScopeStarted) ProtoMessage() {}
+
+func (x *ScopeStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScopeStarted.ProtoReflect.Descriptor instead.
+func (*ScopeStarted) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ScopeStarted) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScopeStarted) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *ScopeStarted) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ScopeStarted) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+// ScopeUnwinding: a scope turned back by itself, while the saga goes on.
+type ScopeUnwinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	Index         int32                  `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Cause         *Cause                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScopeUnwinding) Reset() {
+	*x = ScopeUnwinding{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScopeUnwinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScopeUnwinding) ProtoMessage() {}
+
+func (x *ScopeUnwinding) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScopeUnwinding.ProtoReflect.Descriptor instead.
+func (*ScopeUnwinding) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ScopeUnwinding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScopeUnwinding) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *ScopeUnwinding) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ScopeUnwinding) GetCause() *Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return nil
+}
+
+type ScopeEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	Index int32                  `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// All of it is undone. Otherwise it is done.
+	Undone bool `protobuf:"varint,4,opt,name=undone,proto3" json:"undone,omitempty"`
+	// JSON; of scopes that are done.
+	Output        []byte `protobuf:"bytes,5,opt,name=output,proto3" json:"output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScopeEnded) Reset() {
+	*x = ScopeEnded{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScopeEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScopeEnded) ProtoMessage() {}
+
+func (x *ScopeEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScopeEnded.ProtoReflect.Descriptor instead.
+func (*ScopeEnded) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ScopeEnded) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScopeEnded) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *ScopeEnded) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ScopeEnded) GetUndone() bool {
+	if x != nil {
+		return x.Undone
+	}
+	return false
+}
+
+func (x *ScopeEnded) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// BlockEnded: the block is done.
+type BlockEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item  string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// JSON: what is read by the block's name from here on.
+	Output        []byte `protobuf:"bytes,3,opt,name=output,proto3" json:"output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockEnded) Reset() {
+	*x = BlockEnded{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockEnded) ProtoMessage() {}
+
+func (x *BlockEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockEnded.ProtoReflect.Descriptor instead.
+func (*BlockEnded) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *BlockEnded) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BlockEnded) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *BlockEnded) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// CaseTaken: which case of a switch; -1 is the default.
+type CaseTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	Index         int32                  `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CaseTaken) Reset() {
+	*x = CaseTaken{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CaseTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CaseTaken) ProtoMessage() {}
+
+func (x *CaseTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CaseTaken.ProtoReflect.Descriptor instead.
+func (*CaseTaken) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CaseTaken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CaseTaken) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *CaseTaken) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// Checkpointed: what a compensation is given to undo with, said before the effect.
+type Checkpointed struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Call       *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	Generation int32                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Attempt    int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// JSON.
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpointed) Reset() {
+	*x = Checkpointed{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpointed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpointed) ProtoMessage() {}
+
+func (x *Checkpointed) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpointed.ProtoReflect.Descriptor instead.
+func (*Checkpointed) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Checkpointed) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *Checkpointed) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Checkpointed) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Checkpointed) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// Progressed: an attempt was heard of. The data is given to the next attempt, to resume with.
+type Progressed struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Call       *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	Generation int32                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Attempt    int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// JSON; absent if it hasn't changed.
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	HeartbeatUs   int64  `protobuf:"varint,5,opt,name=heartbeat_us,json=heartbeatUs,proto3" json:"heartbeat_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Progressed) Reset() {
+	*x = Progressed{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progressed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progressed) ProtoMessage() {}
+
+func (x *Progressed) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progressed.ProtoReflect.Descriptor instead.
+func (*Progressed) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Progressed) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *Progressed) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Progressed) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Progressed) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *Progressed) GetHeartbeatUs() int64 {
+	if x != nil {
+		return x.HeartbeatUs
+	}
+	return 0
+}
+
+// Claimed: a worker has the attempt to itself, until it isn't heard of any more.
+type Claimed struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Call       *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	Generation int32                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Attempt    int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Drawn by the worker for each delivery that it runs.
+	Claim         string `protobuf:"bytes,4,opt,name=claim,proto3" json:"claim,omitempty"`
+	Worker        string `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
+	HeartbeatUs   int64  `protobuf:"varint,6,opt,name=heartbeat_us,json=heartbeatUs,proto3" json:"heartbeat_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claimed) Reset() {
+	*x = Claimed{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claimed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claimed) ProtoMessage() {}
+
+func (x *Claimed) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
+func (*Claimed) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Claimed) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *Claimed) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Claimed) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Claimed) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *Claimed) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Claimed) GetHeartbeatUs() int64 {
+	if x != nil {
+		return x.HeartbeatUs
+	}
+	return 0
+}
+
+// Paused: nothing is sent out any more; what comes is taken in.
+type Paused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         string                 `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Paused) Reset() {
+	*x = Paused{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Paused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Paused) ProtoMessage() {}
+
+func (x *Paused) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Paused.ProtoReflect.Descriptor instead.
+func (*Paused) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Paused) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Paused) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type Resumed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         string                 `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resumed) Reset() {
+	*x = Resumed{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resumed) ProtoMessage() {}
+
+func (x *Resumed) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
+func (*Resumed) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Resumed) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Resumed) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Migrated: the saga goes on under another version of its definition. What came before is read under the version before.
+type Migrated struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Version        int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	DefinitionHash string                 `protobuf:"bytes,2,opt,name=definition_hash,json=definitionHash,proto3" json:"definition_hash,omitempty"`
+	// Names that changed, old to new: of steps, and of whatever else has a name.
+	Names         map[string]string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Actor         string            `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	Reason        string            `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Migrated) Reset() {
+	*x = Migrated{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Migrated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Migrated) ProtoMessage() {}
+
+func (x *Migrated) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Migrated.ProtoReflect.Descriptor instead.
+func (*Migrated) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Migrated) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Migrated) GetDefinitionHash() string {
+	if x != nil {
+		return x.DefinitionHash
+	}
+	return ""
+}
+
+func (x *Migrated) GetNames() map[string]string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Migrated) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Migrated) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Provisional: a child saga is done, and awaits what becomes of its parent.
+type Provisional struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON.
+	Output        []byte `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Provisional) Reset() {
+	*x = Provisional{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Provisional) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Provisional) ProtoMessage() {}
+
+func (x *Provisional) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Provisional.ProtoReflect.Descriptor instead.
+func (*Provisional) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Provisional) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// ParentSettled: the parent of a child saga came to its end.
+type ParentSettled struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// COMPLETED, COMPENSATED or ABANDONED.
+	Status        string `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParentSettled) Reset() {
+	*x = ParentSettled{}
+	mi := &file_sagad_history_v1_history_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParentSettled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParentSettled) ProtoMessage() {}
+
+func (x *ParentSettled) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_history_v1_history_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParentSettled.ProtoReflect.Descriptor instead.
+func (*ParentSettled) Descriptor() ([]byte, []int) {
+	return file_sagad_history_v1_history_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ParentSettled) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
 var File_sagad_history_v1_history_proto protoreflect.FileDescriptor
 
 const file_sagad_history_v1_history_proto_rawDesc = "" +
@@ -2509,8 +4293,7 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\x05at_us\x18\x02 \x01(\x03R\x04atUs\x123\n" +
 	"\atrigger\x18\x03 \x01(\x0e2\x19.sagad.history.v1.TriggerR\atrigger\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\"\xc5\n" +
-	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\xf9\x14\n" +
 	"\x04Fact\x125\n" +
 	"\astarted\x18\x01 \x01(\v2\x19.sagad.history.v1.StartedH\x00R\astarted\x12Q\n" +
 	"\x11attempt_scheduled\x18\x02 \x01(\v2\".sagad.history.v1.AttemptScheduledH\x00R\x10attemptScheduled\x12E\n" +
@@ -2534,7 +4317,33 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\x0fsettled_by_hand\x18\x10 \x01(\v2\x1f.sagad.history.v1.SettledByHandH\x00R\rsettledByHand\x12;\n" +
 	"\tcompleted\x18\x11 \x01(\v2\x1b.sagad.history.v1.CompletedH\x00R\tcompleted\x12A\n" +
 	"\vcompensated\x18\x12 \x01(\v2\x1d.sagad.history.v1.CompensatedH\x00R\vcompensated\x12;\n" +
-	"\tabandoned\x18\x13 \x01(\v2\x1b.sagad.history.v1.AbandonedH\x00R\tabandonedB\x06\n" +
+	"\tabandoned\x18\x13 \x01(\v2\x1b.sagad.history.v1.AbandonedH\x00R\tabandoned\x12E\n" +
+	"\rtimer_started\x18\x14 \x01(\v2\x1e.sagad.history.v1.TimerStartedH\x00R\ftimerStarted\x12?\n" +
+	"\vtimer_fired\x18\x15 \x01(\v2\x1c.sagad.history.v1.TimerFiredH\x00R\n" +
+	"timerFired\x12B\n" +
+	"\fwait_started\x18\x16 \x01(\v2\x1d.sagad.history.v1.WaitStartedH\x00R\vwaitStarted\x12K\n" +
+	"\x0fsignal_received\x18\x17 \x01(\v2 .sagad.history.v1.SignalReceivedH\x00R\x0esignalReceived\x12K\n" +
+	"\x0fsignal_consumed\x18\x18 \x01(\v2 .sagad.history.v1.SignalConsumedH\x00R\x0esignalConsumed\x12B\n" +
+	"\fwait_expired\x18\x19 \x01(\v2\x1d.sagad.history.v1.WaitExpiredH\x00R\vwaitExpired\x12E\n" +
+	"\rblock_started\x18\x1a \x01(\v2\x1e.sagad.history.v1.BlockStartedH\x00R\fblockStarted\x12E\n" +
+	"\rscope_started\x18\x1b \x01(\v2\x1e.sagad.history.v1.ScopeStartedH\x00R\fscopeStarted\x12K\n" +
+	"\x0fscope_unwinding\x18\x1c \x01(\v2 .sagad.history.v1.ScopeUnwindingH\x00R\x0escopeUnwinding\x12?\n" +
+	"\vscope_ended\x18\x1d \x01(\v2\x1c.sagad.history.v1.ScopeEndedH\x00R\n" +
+	"scopeEnded\x12?\n" +
+	"\vblock_ended\x18\x1e \x01(\v2\x1c.sagad.history.v1.BlockEndedH\x00R\n" +
+	"blockEnded\x12<\n" +
+	"\n" +
+	"case_taken\x18\x1f \x01(\v2\x1b.sagad.history.v1.CaseTakenH\x00R\tcaseTaken\x12D\n" +
+	"\fcheckpointed\x18  \x01(\v2\x1e.sagad.history.v1.CheckpointedH\x00R\fcheckpointed\x12>\n" +
+	"\n" +
+	"progressed\x18! \x01(\v2\x1c.sagad.history.v1.ProgressedH\x00R\n" +
+	"progressed\x125\n" +
+	"\aclaimed\x18\" \x01(\v2\x19.sagad.history.v1.ClaimedH\x00R\aclaimed\x122\n" +
+	"\x06paused\x18# \x01(\v2\x18.sagad.history.v1.PausedH\x00R\x06paused\x125\n" +
+	"\aresumed\x18$ \x01(\v2\x19.sagad.history.v1.ResumedH\x00R\aresumed\x128\n" +
+	"\bmigrated\x18% \x01(\v2\x1a.sagad.history.v1.MigratedH\x00R\bmigrated\x12A\n" +
+	"\vprovisional\x18& \x01(\v2\x1d.sagad.history.v1.ProvisionalH\x00R\vprovisional\x12H\n" +
+	"\x0eparent_settled\x18' \x01(\v2\x1f.sagad.history.v1.ParentSettledH\x00R\rparentSettledB\x06\n" +
 	"\x04kind\"i\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
@@ -2543,7 +4352,7 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\x05Error\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xb3\x03\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xe5\x03\n" +
 	"\aStarted\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x17\n" +
 	"\asaga_id\x18\x02 \x01(\tR\x06sagaId\x12\x1e\n" +
@@ -2559,10 +4368,19 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\vtraceparent\x18\t \x01(\tR\vtraceparent\x12\x14\n" +
 	"\x05actor\x18\n" +
 	" \x01(\tR\x05actor\x12=\n" +
-	"\x06labels\x18\v \x03(\v2%.sagad.history.v1.Started.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\v \x03(\v2%.sagad.history.v1.Started.LabelsEntryR\x06labels\x120\n" +
+	"\x06parent\x18\f \x01(\v2\x18.sagad.history.v1.ParentR\x06parent\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xca\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
+	"\x06Parent\x12\x17\n" +
+	"\asaga_id\x18\x01 \x01(\tR\x06sagaId\x12\x10\n" +
+	"\x03run\x18\x02 \x01(\fR\x03run\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\tR\x04step\x12\x12\n" +
+	"\x04item\x18\x04 \x01(\tR\x04item\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x05R\n" +
+	"generation\"\xed\x01\n" +
 	"\x10AttemptScheduled\x12*\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x12\x1e\n" +
 	"\n" +
@@ -2572,7 +4390,8 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\vdeadline_us\x18\x04 \x01(\x03R\n" +
 	"deadlineUs\x12\x19\n" +
 	"\bstart_no\x18\x05 \x01(\x05R\astartNo\x12\x14\n" +
-	"\x05input\x18\x06 \x01(\fR\x05input\"\xd5\x02\n" +
+	"\x05input\x18\x06 \x01(\fR\x05input\x12!\n" +
+	"\fheartbeat_us\x18\a \x01(\x03R\vheartbeatUs\"\xd5\x02\n" +
 	"\fAttemptEnded\x12*\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x12\x1e\n" +
 	"\n" +
@@ -2594,10 +4413,11 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\vCallGivenUp\x12*\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x126\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1e.sagad.history.v1.GiveUpReasonR\x06reason\x12-\n" +
-	"\x05error\x18\x03 \x01(\v2\x17.sagad.history.v1.ErrorR\x05error\"?\n" +
+	"\x05error\x18\x03 \x01(\v2\x17.sagad.history.v1.ErrorR\x05error\"S\n" +
 	"\vBranchTaken\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tcondition\x18\x02 \x01(\bR\tcondition\"?\n" +
+	"\tcondition\x18\x02 \x01(\bR\tcondition\x12\x12\n" +
+	"\x04item\x18\x03 \x01(\tR\x04item\"?\n" +
 	"\x0fCancelRequested\x12\x14\n" +
 	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x10\n" +
@@ -2665,31 +4485,143 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\tAbandoned\x12\x14\n" +
 	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
-	"\aeffects\x18\x03 \x03(\v2\x16.sagad.history.v1.CallR\aeffects*\x86\x01\n" +
+	"\aeffects\x18\x03 \x03(\v2\x16.sagad.history.v1.CallR\aeffects\"K\n" +
+	"\fTimerStarted\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x13\n" +
+	"\x05at_us\x18\x03 \x01(\x03R\x04atUs\"4\n" +
+	"\n" +
+	"TimerFired\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\"V\n" +
+	"\vWaitStarted\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x1f\n" +
+	"\vdeadline_us\x18\x03 \x01(\x03R\n" +
+	"deadlineUs\"\x82\x01\n" +
+	"\x0eSignalReceived\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
+	"\apayload\x18\x03 \x01(\fR\apayload\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\fR\x06digest\"|\n" +
+	"\x0eSignalConsumed\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x16\n" +
+	"\x06signal\x18\x03 \x01(\tR\x06signal\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x18\n" +
+	"\apayload\x18\x05 \x01(\fR\apayload\"5\n" +
+	"\vWaitExpired\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\"b\n" +
+	"\fBlockStarted\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x05R\x05count\"b\n" +
+	"\fScopeStarted\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x05R\x05index\x12\x14\n" +
+	"\x05value\x18\x04 \x01(\fR\x05value\"}\n" +
+	"\x0eScopeUnwinding\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x05R\x05index\x12-\n" +
+	"\x05cause\x18\x04 \x01(\v2\x17.sagad.history.v1.CauseR\x05cause\"z\n" +
+	"\n" +
+	"ScopeEnded\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x05R\x05index\x12\x16\n" +
+	"\x06undone\x18\x04 \x01(\bR\x06undone\x12\x16\n" +
+	"\x06output\x18\x05 \x01(\fR\x06output\"L\n" +
+	"\n" +
+	"BlockEnded\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x16\n" +
+	"\x06output\x18\x03 \x01(\fR\x06output\"I\n" +
+	"\tCaseTaken\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\tR\x04item\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x05R\x05index\"\x88\x01\n" +
+	"\fCheckpointed\x12*\n" +
+	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x05R\n" +
+	"generation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\xa9\x01\n" +
+	"\n" +
+	"Progressed\x12*\n" +
+	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x05R\n" +
+	"generation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12!\n" +
+	"\fheartbeat_us\x18\x05 \x01(\x03R\vheartbeatUs\"\xc0\x01\n" +
+	"\aClaimed\x12*\n" +
+	"\x04call\x18\x01 \x01(\v2\x16.sagad.history.v1.CallR\x04call\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x05R\n" +
+	"generation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x14\n" +
+	"\x05claim\x18\x04 \x01(\tR\x05claim\x12\x16\n" +
+	"\x06worker\x18\x05 \x01(\tR\x06worker\x12!\n" +
+	"\fheartbeat_us\x18\x06 \x01(\x03R\vheartbeatUs\"6\n" +
+	"\x06Paused\x12\x14\n" +
+	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"7\n" +
+	"\aResumed\x12\x14\n" +
+	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf2\x01\n" +
+	"\bMigrated\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x05R\aversion\x12'\n" +
+	"\x0fdefinition_hash\x18\x02 \x01(\tR\x0edefinitionHash\x12;\n" +
+	"\x05names\x18\x03 \x03(\v2%.sagad.history.v1.Migrated.NamesEntryR\x05names\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x1a8\n" +
+	"\n" +
+	"NamesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"%\n" +
+	"\vProvisional\x12\x16\n" +
+	"\x06output\x18\x01 \x01(\fR\x06output\"'\n" +
+	"\rParentSettled\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\tR\x06status*\xd9\x01\n" +
 	"\aTrigger\x12\x17\n" +
 	"\x13TRIGGER_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rTRIGGER_START\x10\x01\x12\x12\n" +
 	"\x0eTRIGGER_RESULT\x10\x02\x12\x11\n" +
 	"\rTRIGGER_TIMER\x10\x03\x12\x12\n" +
 	"\x0eTRIGGER_CANCEL\x10\x04\x12\x14\n" +
-	"\x10TRIGGER_OPERATOR\x10\x05*L\n" +
+	"\x10TRIGGER_OPERATOR\x10\x05\x12\x12\n" +
+	"\x0eTRIGGER_SIGNAL\x10\x06\x12\x12\n" +
+	"\x0eTRIGGER_PARENT\x10\a\x12\x15\n" +
+	"\x11TRIGGER_MIGRATION\x10\b\x12\x12\n" +
+	"\x0eTRIGGER_REPORT\x10\t*a\n" +
 	"\tDirection\x12\x19\n" +
 	"\x15DIRECTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fDIRECTION_DO\x10\x01\x12\x12\n" +
-	"\x0eDIRECTION_UNDO\x10\x02*\x95\x01\n" +
+	"\x0eDIRECTION_UNDO\x10\x02\x12\x13\n" +
+	"\x0fDIRECTION_PROBE\x10\x03*\xde\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OUTCOME_SUCCEEDED\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_REJECTED\x10\x02\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x03\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x04\x12\x1b\n" +
-	"\x17OUTCOME_NOTHING_TO_UNDO\x10\x05*\xa6\x01\n" +
+	"\x17OUTCOME_NOTHING_TO_UNDO\x10\x05\x12\x14\n" +
+	"\x10OUTCOME_HAPPENED\x10\x06\x12\x1a\n" +
+	"\x16OUTCOME_DID_NOT_HAPPEN\x10\a\x12\x15\n" +
+	"\x11OUTCOME_CANT_TELL\x10\b*\xa6\x01\n" +
 	"\fGiveUpReason\x12\x1e\n" +
 	"\x1aGIVE_UP_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18GIVE_UP_REASON_EXHAUSTED\x10\x01\x12\x1b\n" +
 	"\x17GIVE_UP_REASON_NO_RETRY\x10\x02\x12\x1c\n" +
 	"\x18GIVE_UP_REASON_UNWINDING\x10\x03\x12\x1d\n" +
-	"\x19GIVE_UP_REASON_EXPRESSION\x10\x04*\xc0\x01\n" +
+	"\x19GIVE_UP_REASON_EXPRESSION\x10\x04*\xed\x01\n" +
 	"\tCauseKind\x12\x1a\n" +
 	"\x16CAUSE_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CAUSE_KIND_REJECTED\x10\x01\x12\x17\n" +
@@ -2697,7 +4629,9 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\x14CAUSE_KIND_CANCELLED\x10\x03\x12\x17\n" +
 	"\x13CAUSE_KIND_DEADLINE\x10\x04\x12\x17\n" +
 	"\x13CAUSE_KIND_OPERATOR\x10\x05\x12\x19\n" +
-	"\x15CAUSE_KIND_EXPRESSION\x10\x06*\xdc\x02\n" +
+	"\x15CAUSE_KIND_EXPRESSION\x10\x06\x12\x14\n" +
+	"\x10CAUSE_KIND_BLOCK\x10\a\x12\x15\n" +
+	"\x11CAUSE_KIND_PARENT\x10\b*\xaa\x03\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" ITEM_KIND_COMPENSATION_EXHAUSTED\x10\x01\x12\"\n" +
@@ -2710,20 +4644,24 @@ const file_sagad_history_v1_history_proto_rawDesc = "" +
 	"\x1dITEM_KIND_CONFLICTING_RESULTS\x10\b\x12\x18\n" +
 	"\x14ITEM_KIND_EXPRESSION\x10\t\x12\x19\n" +
 	"\x15ITEM_KIND_QUARANTINED\x10\n" +
-	"*q\n" +
+	"\x12\x14\n" +
+	"\x10ITEM_KIND_POISON\x10\v\x12\x16\n" +
+	"\x12ITEM_KIND_APPROVAL\x10\f\x12\x1e\n" +
+	"\x1aITEM_KIND_BLOCK_PAST_PIVOT\x10\r*q\n" +
 	"\n" +
 	"ItemStatus\x12\x1b\n" +
 	"\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ITEM_STATUS_OPEN\x10\x01\x12\x18\n" +
 	"\x14ITEM_STATUS_RETRYING\x10\x02\x12\x16\n" +
-	"\x12ITEM_STATUS_CLOSED\x10\x03*\xc5\x01\n" +
+	"\x12ITEM_STATUS_CLOSED\x10\x03*\xe1\x01\n" +
 	"\x0eOperatorAction\x12\x1f\n" +
 	"\x1bOPERATOR_ACTION_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OPERATOR_ACTION_RETRY\x10\x01\x12\x1b\n" +
 	"\x17OPERATOR_ACTION_RESOLVE\x10\x02\x12\x1c\n" +
 	"\x18OPERATOR_ACTION_COMPLETE\x10\x03\x12\x1b\n" +
 	"\x17OPERATOR_ACTION_ABANDON\x10\x04\x12\x1f\n" +
-	"\x1bOPERATOR_ACTION_ACKNOWLEDGE\x10\x05*T\n" +
+	"\x1bOPERATOR_ACTION_ACKNOWLEDGE\x10\x05\x12\x1a\n" +
+	"\x16OPERATOR_ACTION_ANSWER\x10\x06*T\n" +
 	"\n" +
 	"Settlement\x12\x1a\n" +
 	"\x16SETTLEMENT_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -2744,7 +4682,7 @@ func file_sagad_history_v1_history_proto_rawDescGZIP() []byte {
 }
 
 var file_sagad_history_v1_history_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_sagad_history_v1_history_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_sagad_history_v1_history_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_sagad_history_v1_history_proto_goTypes = []any{
 	(Trigger)(0),              // 0: sagad.history.v1.Trigger
 	(Direction)(0),            // 1: sagad.history.v1.Direction
@@ -2760,82 +4698,130 @@ var file_sagad_history_v1_history_proto_goTypes = []any{
 	(*Call)(nil),              // 11: sagad.history.v1.Call
 	(*Error)(nil),             // 12: sagad.history.v1.Error
 	(*Started)(nil),           // 13: sagad.history.v1.Started
-	(*AttemptScheduled)(nil),  // 14: sagad.history.v1.AttemptScheduled
-	(*AttemptEnded)(nil),      // 15: sagad.history.v1.AttemptEnded
-	(*RetryPlanned)(nil),      // 16: sagad.history.v1.RetryPlanned
-	(*CallGivenUp)(nil),       // 17: sagad.history.v1.CallGivenUp
-	(*BranchTaken)(nil),       // 18: sagad.history.v1.BranchTaken
-	(*CancelRequested)(nil),   // 19: sagad.history.v1.CancelRequested
-	(*DeadlinePassed)(nil),    // 20: sagad.history.v1.DeadlinePassed
-	(*UnwindStarted)(nil),     // 21: sagad.history.v1.UnwindStarted
-	(*Cause)(nil),             // 22: sagad.history.v1.Cause
-	(*LateResult)(nil),        // 23: sagad.history.v1.LateResult
-	(*ConflictingResult)(nil), // 24: sagad.history.v1.ConflictingResult
-	(*ItemOpened)(nil),        // 25: sagad.history.v1.ItemOpened
-	(*ItemChanged)(nil),       // 26: sagad.history.v1.ItemChanged
-	(*ItemClosed)(nil),        // 27: sagad.history.v1.ItemClosed
-	(*OperatorActed)(nil),     // 28: sagad.history.v1.OperatorActed
-	(*SettledByHand)(nil),     // 29: sagad.history.v1.SettledByHand
-	(*Completed)(nil),         // 30: sagad.history.v1.Completed
-	(*Compensated)(nil),       // 31: sagad.history.v1.Compensated
-	(*Abandoned)(nil),         // 32: sagad.history.v1.Abandoned
-	nil,                       // 33: sagad.history.v1.Started.LabelsEntry
+	(*Parent)(nil),            // 14: sagad.history.v1.Parent
+	(*AttemptScheduled)(nil),  // 15: sagad.history.v1.AttemptScheduled
+	(*AttemptEnded)(nil),      // 16: sagad.history.v1.AttemptEnded
+	(*RetryPlanned)(nil),      // 17: sagad.history.v1.RetryPlanned
+	(*CallGivenUp)(nil),       // 18: sagad.history.v1.CallGivenUp
+	(*BranchTaken)(nil),       // 19: sagad.history.v1.BranchTaken
+	(*CancelRequested)(nil),   // 20: sagad.history.v1.CancelRequested
+	(*DeadlinePassed)(nil),    // 21: sagad.history.v1.DeadlinePassed
+	(*UnwindStarted)(nil),     // 22: sagad.history.v1.UnwindStarted
+	(*Cause)(nil),             // 23: sagad.history.v1.Cause
+	(*LateResult)(nil),        // 24: sagad.history.v1.LateResult
+	(*ConflictingResult)(nil), // 25: sagad.history.v1.ConflictingResult
+	(*ItemOpened)(nil),        // 26: sagad.history.v1.ItemOpened
+	(*ItemChanged)(nil),       // 27: sagad.history.v1.ItemChanged
+	(*ItemClosed)(nil),        // 28: sagad.history.v1.ItemClosed
+	(*OperatorActed)(nil),     // 29: sagad.history.v1.OperatorActed
+	(*SettledByHand)(nil),     // 30: sagad.history.v1.SettledByHand
+	(*Completed)(nil),         // 31: sagad.history.v1.Completed
+	(*Compensated)(nil),       // 32: sagad.history.v1.Compensated
+	(*Abandoned)(nil),         // 33: sagad.history.v1.Abandoned
+	(*TimerStarted)(nil),      // 34: sagad.history.v1.TimerStarted
+	(*TimerFired)(nil),        // 35: sagad.history.v1.TimerFired
+	(*WaitStarted)(nil),       // 36: sagad.history.v1.WaitStarted
+	(*SignalReceived)(nil),    // 37: sagad.history.v1.SignalReceived
+	(*SignalConsumed)(nil),    // 38: sagad.history.v1.SignalConsumed
+	(*WaitExpired)(nil),       // 39: sagad.history.v1.WaitExpired
+	(*BlockStarted)(nil),      // 40: sagad.history.v1.BlockStarted
+	(*ScopeStarted)(nil),      // 41: sagad.history.v1.ScopeStarted
+	(*ScopeUnwinding)(nil),    // 42: sagad.history.v1.ScopeUnwinding
+	(*ScopeEnded)(nil),        // 43: sagad.history.v1.ScopeEnded
+	(*BlockEnded)(nil),        // 44: sagad.history.v1.BlockEnded
+	(*CaseTaken)(nil),         // 45: sagad.history.v1.CaseTaken
+	(*Checkpointed)(nil),      // 46: sagad.history.v1.Checkpointed
+	(*Progressed)(nil),        // 47: sagad.history.v1.Progressed
+	(*Claimed)(nil),           // 48: sagad.history.v1.Claimed
+	(*Paused)(nil),            // 49: sagad.history.v1.Paused
+	(*Resumed)(nil),           // 50: sagad.history.v1.Resumed
+	(*Migrated)(nil),          // 51: sagad.history.v1.Migrated
+	(*Provisional)(nil),       // 52: sagad.history.v1.Provisional
+	(*ParentSettled)(nil),     // 53: sagad.history.v1.ParentSettled
+	nil,                       // 54: sagad.history.v1.Started.LabelsEntry
+	nil,                       // 55: sagad.history.v1.Migrated.NamesEntry
 }
 var file_sagad_history_v1_history_proto_depIdxs = []int32{
 	10, // 0: sagad.history.v1.Transition.facts:type_name -> sagad.history.v1.Fact
 	0,  // 1: sagad.history.v1.Transition.trigger:type_name -> sagad.history.v1.Trigger
 	13, // 2: sagad.history.v1.Fact.started:type_name -> sagad.history.v1.Started
-	14, // 3: sagad.history.v1.Fact.attempt_scheduled:type_name -> sagad.history.v1.AttemptScheduled
-	15, // 4: sagad.history.v1.Fact.attempt_ended:type_name -> sagad.history.v1.AttemptEnded
-	16, // 5: sagad.history.v1.Fact.retry_planned:type_name -> sagad.history.v1.RetryPlanned
-	17, // 6: sagad.history.v1.Fact.call_given_up:type_name -> sagad.history.v1.CallGivenUp
-	18, // 7: sagad.history.v1.Fact.branch_taken:type_name -> sagad.history.v1.BranchTaken
-	19, // 8: sagad.history.v1.Fact.cancel_requested:type_name -> sagad.history.v1.CancelRequested
-	20, // 9: sagad.history.v1.Fact.deadline_passed:type_name -> sagad.history.v1.DeadlinePassed
-	21, // 10: sagad.history.v1.Fact.unwind_started:type_name -> sagad.history.v1.UnwindStarted
-	23, // 11: sagad.history.v1.Fact.late_result:type_name -> sagad.history.v1.LateResult
-	24, // 12: sagad.history.v1.Fact.conflicting_result:type_name -> sagad.history.v1.ConflictingResult
-	25, // 13: sagad.history.v1.Fact.item_opened:type_name -> sagad.history.v1.ItemOpened
-	26, // 14: sagad.history.v1.Fact.item_changed:type_name -> sagad.history.v1.ItemChanged
-	27, // 15: sagad.history.v1.Fact.item_closed:type_name -> sagad.history.v1.ItemClosed
-	28, // 16: sagad.history.v1.Fact.operator_acted:type_name -> sagad.history.v1.OperatorActed
-	29, // 17: sagad.history.v1.Fact.settled_by_hand:type_name -> sagad.history.v1.SettledByHand
-	30, // 18: sagad.history.v1.Fact.completed:type_name -> sagad.history.v1.Completed
-	31, // 19: sagad.history.v1.Fact.compensated:type_name -> sagad.history.v1.Compensated
-	32, // 20: sagad.history.v1.Fact.abandoned:type_name -> sagad.history.v1.Abandoned
-	1,  // 21: sagad.history.v1.Call.direction:type_name -> sagad.history.v1.Direction
-	33, // 22: sagad.history.v1.Started.labels:type_name -> sagad.history.v1.Started.LabelsEntry
-	11, // 23: sagad.history.v1.AttemptScheduled.call:type_name -> sagad.history.v1.Call
-	11, // 24: sagad.history.v1.AttemptEnded.call:type_name -> sagad.history.v1.Call
-	2,  // 25: sagad.history.v1.AttemptEnded.outcome:type_name -> sagad.history.v1.Outcome
-	12, // 26: sagad.history.v1.AttemptEnded.error:type_name -> sagad.history.v1.Error
-	11, // 27: sagad.history.v1.RetryPlanned.call:type_name -> sagad.history.v1.Call
-	11, // 28: sagad.history.v1.CallGivenUp.call:type_name -> sagad.history.v1.Call
-	3,  // 29: sagad.history.v1.CallGivenUp.reason:type_name -> sagad.history.v1.GiveUpReason
-	12, // 30: sagad.history.v1.CallGivenUp.error:type_name -> sagad.history.v1.Error
-	22, // 31: sagad.history.v1.UnwindStarted.cause:type_name -> sagad.history.v1.Cause
-	4,  // 32: sagad.history.v1.Cause.kind:type_name -> sagad.history.v1.CauseKind
-	12, // 33: sagad.history.v1.Cause.error:type_name -> sagad.history.v1.Error
-	11, // 34: sagad.history.v1.LateResult.call:type_name -> sagad.history.v1.Call
-	2,  // 35: sagad.history.v1.LateResult.outcome:type_name -> sagad.history.v1.Outcome
-	12, // 36: sagad.history.v1.LateResult.error:type_name -> sagad.history.v1.Error
-	11, // 37: sagad.history.v1.ConflictingResult.call:type_name -> sagad.history.v1.Call
-	2,  // 38: sagad.history.v1.ConflictingResult.outcome:type_name -> sagad.history.v1.Outcome
-	12, // 39: sagad.history.v1.ConflictingResult.error:type_name -> sagad.history.v1.Error
-	5,  // 40: sagad.history.v1.ItemOpened.kind:type_name -> sagad.history.v1.ItemKind
-	11, // 41: sagad.history.v1.ItemOpened.call:type_name -> sagad.history.v1.Call
-	12, // 42: sagad.history.v1.ItemOpened.error:type_name -> sagad.history.v1.Error
-	6,  // 43: sagad.history.v1.ItemChanged.status:type_name -> sagad.history.v1.ItemStatus
-	12, // 44: sagad.history.v1.ItemChanged.error:type_name -> sagad.history.v1.Error
-	7,  // 45: sagad.history.v1.OperatorActed.action:type_name -> sagad.history.v1.OperatorAction
-	11, // 46: sagad.history.v1.SettledByHand.call:type_name -> sagad.history.v1.Call
-	8,  // 47: sagad.history.v1.SettledByHand.settlement:type_name -> sagad.history.v1.Settlement
-	11, // 48: sagad.history.v1.Abandoned.effects:type_name -> sagad.history.v1.Call
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	15, // 3: sagad.history.v1.Fact.attempt_scheduled:type_name -> sagad.history.v1.AttemptScheduled
+	16, // 4: sagad.history.v1.Fact.attempt_ended:type_name -> sagad.history.v1.AttemptEnded
+	17, // 5: sagad.history.v1.Fact.retry_planned:type_name -> sagad.history.v1.RetryPlanned
+	18, // 6: sagad.history.v1.Fact.call_given_up:type_name -> sagad.history.v1.CallGivenUp
+	19, // 7: sagad.history.v1.Fact.branch_taken:type_name -> sagad.history.v1.BranchTaken
+	20, // 8: sagad.history.v1.Fact.cancel_requested:type_name -> sagad.history.v1.CancelRequested
+	21, // 9: sagad.history.v1.Fact.deadline_passed:type_name -> sagad.history.v1.DeadlinePassed
+	22, // 10: sagad.history.v1.Fact.unwind_started:type_name -> sagad.history.v1.UnwindStarted
+	24, // 11: sagad.history.v1.Fact.late_result:type_name -> sagad.history.v1.LateResult
+	25, // 12: sagad.history.v1.Fact.conflicting_result:type_name -> sagad.history.v1.ConflictingResult
+	26, // 13: sagad.history.v1.Fact.item_opened:type_name -> sagad.history.v1.ItemOpened
+	27, // 14: sagad.history.v1.Fact.item_changed:type_name -> sagad.history.v1.ItemChanged
+	28, // 15: sagad.history.v1.Fact.item_closed:type_name -> sagad.history.v1.ItemClosed
+	29, // 16: sagad.history.v1.Fact.operator_acted:type_name -> sagad.history.v1.OperatorActed
+	30, // 17: sagad.history.v1.Fact.settled_by_hand:type_name -> sagad.history.v1.SettledByHand
+	31, // 18: sagad.history.v1.Fact.completed:type_name -> sagad.history.v1.Completed
+	32, // 19: sagad.history.v1.Fact.compensated:type_name -> sagad.history.v1.Compensated
+	33, // 20: sagad.history.v1.Fact.abandoned:type_name -> sagad.history.v1.Abandoned
+	34, // 21: sagad.history.v1.Fact.timer_started:type_name -> sagad.history.v1.TimerStarted
+	35, // 22: sagad.history.v1.Fact.timer_fired:type_name -> sagad.history.v1.TimerFired
+	36, // 23: sagad.history.v1.Fact.wait_started:type_name -> sagad.history.v1.WaitStarted
+	37, // 24: sagad.history.v1.Fact.signal_received:type_name -> sagad.history.v1.SignalReceived
+	38, // 25: sagad.history.v1.Fact.signal_consumed:type_name -> sagad.history.v1.SignalConsumed
+	39, // 26: sagad.history.v1.Fact.wait_expired:type_name -> sagad.history.v1.WaitExpired
+	40, // 27: sagad.history.v1.Fact.block_started:type_name -> sagad.history.v1.BlockStarted
+	41, // 28: sagad.history.v1.Fact.scope_started:type_name -> sagad.history.v1.ScopeStarted
+	42, // 29: sagad.history.v1.Fact.scope_unwinding:type_name -> sagad.history.v1.ScopeUnwinding
+	43, // 30: sagad.history.v1.Fact.scope_ended:type_name -> sagad.history.v1.ScopeEnded
+	44, // 31: sagad.history.v1.Fact.block_ended:type_name -> sagad.history.v1.BlockEnded
+	45, // 32: sagad.history.v1.Fact.case_taken:type_name -> sagad.history.v1.CaseTaken
+	46, // 33: sagad.history.v1.Fact.checkpointed:type_name -> sagad.history.v1.Checkpointed
+	47, // 34: sagad.history.v1.Fact.progressed:type_name -> sagad.history.v1.Progressed
+	48, // 35: sagad.history.v1.Fact.claimed:type_name -> sagad.history.v1.Claimed
+	49, // 36: sagad.history.v1.Fact.paused:type_name -> sagad.history.v1.Paused
+	50, // 37: sagad.history.v1.Fact.resumed:type_name -> sagad.history.v1.Resumed
+	51, // 38: sagad.history.v1.Fact.migrated:type_name -> sagad.history.v1.Migrated
+	52, // 39: sagad.history.v1.Fact.provisional:type_name -> sagad.history.v1.Provisional
+	53, // 40: sagad.history.v1.Fact.parent_settled:type_name -> sagad.history.v1.ParentSettled
+	1,  // 41: sagad.history.v1.Call.direction:type_name -> sagad.history.v1.Direction
+	54, // 42: sagad.history.v1.Started.labels:type_name -> sagad.history.v1.Started.LabelsEntry
+	14, // 43: sagad.history.v1.Started.parent:type_name -> sagad.history.v1.Parent
+	11, // 44: sagad.history.v1.AttemptScheduled.call:type_name -> sagad.history.v1.Call
+	11, // 45: sagad.history.v1.AttemptEnded.call:type_name -> sagad.history.v1.Call
+	2,  // 46: sagad.history.v1.AttemptEnded.outcome:type_name -> sagad.history.v1.Outcome
+	12, // 47: sagad.history.v1.AttemptEnded.error:type_name -> sagad.history.v1.Error
+	11, // 48: sagad.history.v1.RetryPlanned.call:type_name -> sagad.history.v1.Call
+	11, // 49: sagad.history.v1.CallGivenUp.call:type_name -> sagad.history.v1.Call
+	3,  // 50: sagad.history.v1.CallGivenUp.reason:type_name -> sagad.history.v1.GiveUpReason
+	12, // 51: sagad.history.v1.CallGivenUp.error:type_name -> sagad.history.v1.Error
+	23, // 52: sagad.history.v1.UnwindStarted.cause:type_name -> sagad.history.v1.Cause
+	4,  // 53: sagad.history.v1.Cause.kind:type_name -> sagad.history.v1.CauseKind
+	12, // 54: sagad.history.v1.Cause.error:type_name -> sagad.history.v1.Error
+	11, // 55: sagad.history.v1.LateResult.call:type_name -> sagad.history.v1.Call
+	2,  // 56: sagad.history.v1.LateResult.outcome:type_name -> sagad.history.v1.Outcome
+	12, // 57: sagad.history.v1.LateResult.error:type_name -> sagad.history.v1.Error
+	11, // 58: sagad.history.v1.ConflictingResult.call:type_name -> sagad.history.v1.Call
+	2,  // 59: sagad.history.v1.ConflictingResult.outcome:type_name -> sagad.history.v1.Outcome
+	12, // 60: sagad.history.v1.ConflictingResult.error:type_name -> sagad.history.v1.Error
+	5,  // 61: sagad.history.v1.ItemOpened.kind:type_name -> sagad.history.v1.ItemKind
+	11, // 62: sagad.history.v1.ItemOpened.call:type_name -> sagad.history.v1.Call
+	12, // 63: sagad.history.v1.ItemOpened.error:type_name -> sagad.history.v1.Error
+	6,  // 64: sagad.history.v1.ItemChanged.status:type_name -> sagad.history.v1.ItemStatus
+	12, // 65: sagad.history.v1.ItemChanged.error:type_name -> sagad.history.v1.Error
+	7,  // 66: sagad.history.v1.OperatorActed.action:type_name -> sagad.history.v1.OperatorAction
+	11, // 67: sagad.history.v1.SettledByHand.call:type_name -> sagad.history.v1.Call
+	8,  // 68: sagad.history.v1.SettledByHand.settlement:type_name -> sagad.history.v1.Settlement
+	11, // 69: sagad.history.v1.Abandoned.effects:type_name -> sagad.history.v1.Call
+	23, // 70: sagad.history.v1.ScopeUnwinding.cause:type_name -> sagad.history.v1.Cause
+	11, // 71: sagad.history.v1.Checkpointed.call:type_name -> sagad.history.v1.Call
+	11, // 72: sagad.history.v1.Progressed.call:type_name -> sagad.history.v1.Call
+	11, // 73: sagad.history.v1.Claimed.call:type_name -> sagad.history.v1.Call
+	55, // 74: sagad.history.v1.Migrated.names:type_name -> sagad.history.v1.Migrated.NamesEntry
+	75, // [75:75] is the sub-list for method output_type
+	75, // [75:75] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_sagad_history_v1_history_proto_init() }
@@ -2863,6 +4849,26 @@ func file_sagad_history_v1_history_proto_init() {
 		(*Fact_Completed)(nil),
 		(*Fact_Compensated)(nil),
 		(*Fact_Abandoned)(nil),
+		(*Fact_TimerStarted)(nil),
+		(*Fact_TimerFired)(nil),
+		(*Fact_WaitStarted)(nil),
+		(*Fact_SignalReceived)(nil),
+		(*Fact_SignalConsumed)(nil),
+		(*Fact_WaitExpired)(nil),
+		(*Fact_BlockStarted)(nil),
+		(*Fact_ScopeStarted)(nil),
+		(*Fact_ScopeUnwinding)(nil),
+		(*Fact_ScopeEnded)(nil),
+		(*Fact_BlockEnded)(nil),
+		(*Fact_CaseTaken)(nil),
+		(*Fact_Checkpointed)(nil),
+		(*Fact_Progressed)(nil),
+		(*Fact_Claimed)(nil),
+		(*Fact_Paused)(nil),
+		(*Fact_Resumed)(nil),
+		(*Fact_Migrated)(nil),
+		(*Fact_Provisional)(nil),
+		(*Fact_ParentSettled)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2870,7 +4876,7 @@ func file_sagad_history_v1_history_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sagad_history_v1_history_proto_rawDesc), len(file_sagad_history_v1_history_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   25,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

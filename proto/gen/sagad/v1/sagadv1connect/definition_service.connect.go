@@ -36,6 +36,12 @@ const (
 	// DefinitionServiceListDefinitionsProcedure is the procedure name of the DefinitionService's
 	// ListDefinitions RPC.
 	DefinitionServiceListDefinitionsProcedure = "/sagad.v1.DefinitionService/ListDefinitions"
+	// DefinitionServiceGetDefinitionUsageProcedure is the procedure name of the DefinitionService's
+	// GetDefinitionUsage RPC.
+	DefinitionServiceGetDefinitionUsageProcedure = "/sagad.v1.DefinitionService/GetDefinitionUsage"
+	// DefinitionServiceDeleteDefinitionProcedure is the procedure name of the DefinitionService's
+	// DeleteDefinition RPC.
+	DefinitionServiceDeleteDefinitionProcedure = "/sagad.v1.DefinitionService/DeleteDefinition"
 	// DefinitionServiceGetDefinitionGraphProcedure is the procedure name of the DefinitionService's
 	// GetDefinitionGraph RPC.
 	DefinitionServiceGetDefinitionGraphProcedure = "/sagad.v1.DefinitionService/GetDefinitionGraph"
@@ -73,6 +79,22 @@ var (
 			IdempotencyLevel: connect.IdempotencyNoSideEffects,
 		}
 	})
+	definitionServiceGetDefinitionUsageSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_definition_service_proto.Services().ByName("DefinitionService").Methods().ByName("GetDefinitionUsage"),
+			Procedure:        DefinitionServiceGetDefinitionUsageProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	definitionServiceDeleteDefinitionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_definition_service_proto.Services().ByName("DefinitionService").Methods().ByName("DeleteDefinition"),
+			Procedure:        DefinitionServiceDeleteDefinitionProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
 	definitionServiceGetDefinitionGraphSpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType:       connect.StreamTypeUnary,
@@ -93,6 +115,11 @@ type DefinitionServiceClient interface {
 	GetDefinition(context.Context, *v1.GetDefinitionRequest) (*v1.GetDefinitionResponse, error)
 	// The latest version of each definition, by name.
 	ListDefinitions(context.Context, *v1.ListDefinitionsRequest) (*v1.ListDefinitionsResponse, error)
+	// Who still needs a version: sagas that run under it, and child sagas that are done but may yet have to unwind.
+	GetDefinitionUsage(context.Context, *v1.GetDefinitionUsageRequest) (*v1.GetDefinitionUsageResponse, error)
+	// Deletes a version that no saga needs and no other definition names. Ended sagas keep their history.
+	// Errors: FAILED_PRECONDITION with the number of sagas that need it.
+	DeleteDefinition(context.Context, *v1.DeleteDefinitionRequest) (*v1.DeleteDefinitionResponse, error)
 	// The definition as a Mermaid flow chart.
 	GetDefinitionGraph(context.Context, *v1.GetDefinitionGraphRequest) (*v1.GetDefinitionGraphResponse, error)
 }
@@ -113,6 +140,11 @@ type DefinitionServiceHandler interface {
 	GetDefinition(context.Context, *v1.GetDefinitionRequest) (*v1.GetDefinitionResponse, error)
 	// The latest version of each definition, by name.
 	ListDefinitions(context.Context, *v1.ListDefinitionsRequest) (*v1.ListDefinitionsResponse, error)
+	// Who still needs a version: sagas that run under it, and child sagas that are done but may yet have to unwind.
+	GetDefinitionUsage(context.Context, *v1.GetDefinitionUsageRequest) (*v1.GetDefinitionUsageResponse, error)
+	// Deletes a version that no saga needs and no other definition names. Ended sagas keep their history.
+	// Errors: FAILED_PRECONDITION with the number of sagas that need it.
+	DeleteDefinition(context.Context, *v1.DeleteDefinitionRequest) (*v1.DeleteDefinitionResponse, error)
 	// The definition as a Mermaid flow chart.
 	GetDefinitionGraph(context.Context, *v1.GetDefinitionGraphRequest) (*v1.GetDefinitionGraphResponse, error)
 }
@@ -126,6 +158,8 @@ func RegisterDefinitionServiceHandler(server *connect.Server, svc DefinitionServ
 		connect.Method{Spec: definitionServiceVerifyDefinitionSpec(), Handler: adapter.verifyDefinition},
 		connect.Method{Spec: definitionServiceGetDefinitionSpec(), Handler: adapter.getDefinition},
 		connect.Method{Spec: definitionServiceListDefinitionsSpec(), Handler: adapter.listDefinitions},
+		connect.Method{Spec: definitionServiceGetDefinitionUsageSpec(), Handler: adapter.getDefinitionUsage},
+		connect.Method{Spec: definitionServiceDeleteDefinitionSpec(), Handler: adapter.deleteDefinition},
 		connect.Method{Spec: definitionServiceGetDefinitionGraphSpec(), Handler: adapter.getDefinitionGraph},
 	)
 }
@@ -147,6 +181,14 @@ func (UnimplementedDefinitionServiceHandler) GetDefinition(context.Context, *v1.
 
 func (UnimplementedDefinitionServiceHandler) ListDefinitions(context.Context, *v1.ListDefinitionsRequest) (*v1.ListDefinitionsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.DefinitionService.ListDefinitions is not implemented")
+}
+
+func (UnimplementedDefinitionServiceHandler) GetDefinitionUsage(context.Context, *v1.GetDefinitionUsageRequest) (*v1.GetDefinitionUsageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.DefinitionService.GetDefinitionUsage is not implemented")
+}
+
+func (UnimplementedDefinitionServiceHandler) DeleteDefinition(context.Context, *v1.DeleteDefinitionRequest) (*v1.DeleteDefinitionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.DefinitionService.DeleteDefinition is not implemented")
 }
 
 func (UnimplementedDefinitionServiceHandler) GetDefinitionGraph(context.Context, *v1.GetDefinitionGraphRequest) (*v1.GetDefinitionGraphResponse, error) {
@@ -184,6 +226,22 @@ func (c *definitionServiceClient) GetDefinition(ctx context.Context, req *v1.Get
 func (c *definitionServiceClient) ListDefinitions(ctx context.Context, req *v1.ListDefinitionsRequest) (*v1.ListDefinitionsResponse, error) {
 	var res v1.ListDefinitionsResponse
 	if err := c.client.CallUnary(ctx, definitionServiceListDefinitionsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *definitionServiceClient) GetDefinitionUsage(ctx context.Context, req *v1.GetDefinitionUsageRequest) (*v1.GetDefinitionUsageResponse, error) {
+	var res v1.GetDefinitionUsageResponse
+	if err := c.client.CallUnary(ctx, definitionServiceGetDefinitionUsageSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *definitionServiceClient) DeleteDefinition(ctx context.Context, req *v1.DeleteDefinitionRequest) (*v1.DeleteDefinitionResponse, error) {
+	var res v1.DeleteDefinitionResponse
+	if err := c.client.CallUnary(ctx, definitionServiceDeleteDefinitionSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -241,6 +299,30 @@ func (h definitionServiceHandler) listDefinitions(ctx context.Context, _ connect
 		return err
 	}
 	res, err := h.svc.ListDefinitions(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h definitionServiceHandler) getDefinitionUsage(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetDefinitionUsageRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetDefinitionUsage(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h definitionServiceHandler) deleteDefinition(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.DeleteDefinitionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.DeleteDefinition(ctx, &req)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,14 @@ const (
 	SagaServiceCancelSagaProcedure = "/sagad.v1.SagaService/CancelSaga"
 	// SagaServiceSignalSagaProcedure is the procedure name of the SagaService's SignalSaga RPC.
 	SagaServiceSignalSagaProcedure = "/sagad.v1.SagaService/SignalSaga"
+	// SagaServicePauseSagaProcedure is the procedure name of the SagaService's PauseSaga RPC.
+	SagaServicePauseSagaProcedure = "/sagad.v1.SagaService/PauseSaga"
+	// SagaServiceResumeSagaProcedure is the procedure name of the SagaService's ResumeSaga RPC.
+	SagaServiceResumeSagaProcedure = "/sagad.v1.SagaService/ResumeSaga"
+	// SagaServiceExplainSagaProcedure is the procedure name of the SagaService's ExplainSaga RPC.
+	SagaServiceExplainSagaProcedure = "/sagad.v1.SagaService/ExplainSaga"
+	// SagaServiceMigrateSagaProcedure is the procedure name of the SagaService's MigrateSaga RPC.
+	SagaServiceMigrateSagaProcedure = "/sagad.v1.SagaService/MigrateSaga"
 )
 
 var (
@@ -107,6 +115,38 @@ var (
 			IdempotencyLevel: connect.IdempotencyIdempotent,
 		}
 	})
+	sagaServicePauseSagaSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_saga_service_proto.Services().ByName("SagaService").Methods().ByName("PauseSaga"),
+			Procedure:        SagaServicePauseSagaProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	sagaServiceResumeSagaSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_saga_service_proto.Services().ByName("SagaService").Methods().ByName("ResumeSaga"),
+			Procedure:        SagaServiceResumeSagaProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	sagaServiceExplainSagaSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_saga_service_proto.Services().ByName("SagaService").Methods().ByName("ExplainSaga"),
+			Procedure:        SagaServiceExplainSagaProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	sagaServiceMigrateSagaSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_sagad_v1_saga_service_proto.Services().ByName("SagaService").Methods().ByName("MigrateSaga"),
+			Procedure:        SagaServiceMigrateSagaProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
 )
 
 // SagaServiceClient is a client for the sagad.v1.SagaService service.
@@ -127,8 +167,21 @@ type SagaServiceClient interface {
 	GetHistory(context.Context, *v1.GetHistoryRequest) (*v1.GetHistoryResponse, error)
 	// Before the pivot: unwinds the saga, wherever it waits. The answer says what will happen.
 	CancelSaga(context.Context, *v1.CancelSagaRequest) (*v1.CancelSagaResponse, error)
-	// Reserved for sagas that wait for signals, which aren't there yet. Now answers UNIMPLEMENTED.
+	// Tells a running saga something. The signal waits in the saga until a wait of its definition takes it. The same key with the same
+	// payload is the same signal, however often it is sent.
+	// Errors: NOT_FOUND if there is no such saga; INVALID_ARGUMENT if the definition has no such signal or the payload doesn't fit it;
+	// ALREADY_EXISTS if the key was used for another payload; FAILED_PRECONDITION if the saga no longer goes forward;
+	// RESOURCE_EXHAUSTED if too many signals wait to be taken.
 	SignalSaga(context.Context, *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error)
+	// Sends nothing more out for a saga until it is resumed. Results are taken in. A paused saga can be cancelled, but unwinds only once it is
+	// resumed. Errors: FAILED_PRECONDITION if it has ended.
+	PauseSaga(context.Context, *v1.PauseSagaRequest) (*v1.PauseSagaResponse, error)
+	ResumeSaga(context.Context, *v1.ResumeSagaRequest) (*v1.ResumeSagaResponse, error)
+	// The one thing that a saga waits for, and what would help.
+	ExplainSaga(context.Context, *v1.ExplainSagaRequest) (*v1.ExplainSagaResponse, error)
+	// Moves a running saga to another version of its definition, or says whether it could be. Refused, with the reasons, where what was done
+	// would lose its undo. Errors: FAILED_PRECONDITION with the reasons, unless it is a dry run.
+	MigrateSaga(context.Context, *v1.MigrateSagaRequest) (*v1.MigrateSagaResponse, error)
 }
 
 // NewSagaServiceClient constructs a client for the sagad.v1.SagaService service. Multiple service
@@ -175,8 +228,21 @@ type SagaServiceHandler interface {
 	GetHistory(context.Context, *v1.GetHistoryRequest) (*v1.GetHistoryResponse, error)
 	// Before the pivot: unwinds the saga, wherever it waits. The answer says what will happen.
 	CancelSaga(context.Context, *v1.CancelSagaRequest) (*v1.CancelSagaResponse, error)
-	// Reserved for sagas that wait for signals, which aren't there yet. Now answers UNIMPLEMENTED.
+	// Tells a running saga something. The signal waits in the saga until a wait of its definition takes it. The same key with the same
+	// payload is the same signal, however often it is sent.
+	// Errors: NOT_FOUND if there is no such saga; INVALID_ARGUMENT if the definition has no such signal or the payload doesn't fit it;
+	// ALREADY_EXISTS if the key was used for another payload; FAILED_PRECONDITION if the saga no longer goes forward;
+	// RESOURCE_EXHAUSTED if too many signals wait to be taken.
 	SignalSaga(context.Context, *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error)
+	// Sends nothing more out for a saga until it is resumed. Results are taken in. A paused saga can be cancelled, but unwinds only once it is
+	// resumed. Errors: FAILED_PRECONDITION if it has ended.
+	PauseSaga(context.Context, *v1.PauseSagaRequest) (*v1.PauseSagaResponse, error)
+	ResumeSaga(context.Context, *v1.ResumeSagaRequest) (*v1.ResumeSagaResponse, error)
+	// The one thing that a saga waits for, and what would help.
+	ExplainSaga(context.Context, *v1.ExplainSagaRequest) (*v1.ExplainSagaResponse, error)
+	// Moves a running saga to another version of its definition, or says whether it could be. Refused, with the reasons, where what was done
+	// would lose its undo. Errors: FAILED_PRECONDITION with the reasons, unless it is a dry run.
+	MigrateSaga(context.Context, *v1.MigrateSagaRequest) (*v1.MigrateSagaResponse, error)
 }
 
 // RegisterSagaServiceHandler registers svc as the sagad.v1.SagaService implementation on server.
@@ -191,6 +257,10 @@ func RegisterSagaServiceHandler(server *connect.Server, svc SagaServiceHandler) 
 		connect.Method{Spec: sagaServiceGetHistorySpec(), Handler: adapter.getHistory},
 		connect.Method{Spec: sagaServiceCancelSagaSpec(), Handler: adapter.cancelSaga},
 		connect.Method{Spec: sagaServiceSignalSagaSpec(), Handler: adapter.signalSaga},
+		connect.Method{Spec: sagaServicePauseSagaSpec(), Handler: adapter.pauseSaga},
+		connect.Method{Spec: sagaServiceResumeSagaSpec(), Handler: adapter.resumeSaga},
+		connect.Method{Spec: sagaServiceExplainSagaSpec(), Handler: adapter.explainSaga},
+		connect.Method{Spec: sagaServiceMigrateSagaSpec(), Handler: adapter.migrateSaga},
 	)
 }
 
@@ -242,6 +312,22 @@ func (UnimplementedSagaServiceHandler) CancelSaga(context.Context, *v1.CancelSag
 
 func (UnimplementedSagaServiceHandler) SignalSaga(context.Context, *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.SagaService.SignalSaga is not implemented")
+}
+
+func (UnimplementedSagaServiceHandler) PauseSaga(context.Context, *v1.PauseSagaRequest) (*v1.PauseSagaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.SagaService.PauseSaga is not implemented")
+}
+
+func (UnimplementedSagaServiceHandler) ResumeSaga(context.Context, *v1.ResumeSagaRequest) (*v1.ResumeSagaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.SagaService.ResumeSaga is not implemented")
+}
+
+func (UnimplementedSagaServiceHandler) ExplainSaga(context.Context, *v1.ExplainSagaRequest) (*v1.ExplainSagaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.SagaService.ExplainSaga is not implemented")
+}
+
+func (UnimplementedSagaServiceHandler) MigrateSaga(context.Context, *v1.MigrateSagaRequest) (*v1.MigrateSagaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sagad.v1.SagaService.MigrateSaga is not implemented")
 }
 
 type sagaServiceClient struct {
@@ -307,6 +393,38 @@ func (c *sagaServiceClient) CancelSaga(ctx context.Context, req *v1.CancelSagaRe
 func (c *sagaServiceClient) SignalSaga(ctx context.Context, req *v1.SignalSagaRequest) (*v1.SignalSagaResponse, error) {
 	var res v1.SignalSagaResponse
 	if err := c.client.CallUnary(ctx, sagaServiceSignalSagaSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *sagaServiceClient) PauseSaga(ctx context.Context, req *v1.PauseSagaRequest) (*v1.PauseSagaResponse, error) {
+	var res v1.PauseSagaResponse
+	if err := c.client.CallUnary(ctx, sagaServicePauseSagaSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *sagaServiceClient) ResumeSaga(ctx context.Context, req *v1.ResumeSagaRequest) (*v1.ResumeSagaResponse, error) {
+	var res v1.ResumeSagaResponse
+	if err := c.client.CallUnary(ctx, sagaServiceResumeSagaSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *sagaServiceClient) ExplainSaga(ctx context.Context, req *v1.ExplainSagaRequest) (*v1.ExplainSagaResponse, error) {
+	var res v1.ExplainSagaResponse
+	if err := c.client.CallUnary(ctx, sagaServiceExplainSagaSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *sagaServiceClient) MigrateSaga(ctx context.Context, req *v1.MigrateSagaRequest) (*v1.MigrateSagaResponse, error) {
+	var res v1.MigrateSagaResponse
+	if err := c.client.CallUnary(ctx, sagaServiceMigrateSagaSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -400,6 +518,54 @@ func (h sagaServiceHandler) signalSaga(ctx context.Context, _ connect.Spec, stre
 		return err
 	}
 	res, err := h.svc.SignalSaga(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h sagaServiceHandler) pauseSaga(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PauseSagaRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PauseSaga(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h sagaServiceHandler) resumeSaga(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ResumeSagaRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ResumeSaga(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h sagaServiceHandler) explainSaga(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ExplainSagaRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ExplainSaga(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h sagaServiceHandler) migrateSaga(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.MigrateSagaRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.MigrateSaga(ctx, &req)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,8 @@ const (
 	Direction_DIRECTION_UNSPECIFIED Direction = 0
 	Direction_DIRECTION_DO          Direction = 1
 	Direction_DIRECTION_UNDO        Direction = 2
+	// Asks whether the action under action_key happened.
+	Direction_DIRECTION_PROBE Direction = 3
 )
 
 // Enum value maps for Direction.
@@ -37,11 +39,13 @@ var (
 		0: "DIRECTION_UNSPECIFIED",
 		1: "DIRECTION_DO",
 		2: "DIRECTION_UNDO",
+		3: "DIRECTION_PROBE",
 	}
 	Direction_value = map[string]int32{
 		"DIRECTION_UNSPECIFIED": 0,
 		"DIRECTION_DO":          1,
 		"DIRECTION_UNDO":        2,
+		"DIRECTION_PROBE":       3,
 	}
 )
 
@@ -85,17 +89,37 @@ const (
 	Outcome_OUTCOME_NOTHING_TO_UNDO Outcome = 4
 	// Of compensations: it can't be undone. A person must look at it.
 	Outcome_OUTCOME_CANT_UNDO Outcome = 5
+	// Of probes: it happened; the output, if it is known, is the action's.
+	Outcome_OUTCOME_HAPPENED Outcome = 6
+	// Of probes: it did not happen, and never will under this key.
+	Outcome_OUTCOME_DID_NOT_HAPPEN Outcome = 7
+	Outcome_OUTCOME_CANT_TELL      Outcome = 8
+	// The attempt isn't over. Says that this delivery is going to run it; the output is a string drawn for the delivery.
+	Outcome_OUTCOME_CLAIM Outcome = 9
+	// The attempt isn't over. The output is what a compensation is to be given. Sent before the effect, which has to wait for the answer.
+	Outcome_OUTCOME_CHECKPOINT Outcome = 10
+	// The attempt isn't over. A heartbeat; the output, if there is one, is what the next attempt is to be given.
+	Outcome_OUTCOME_PROGRESS Outcome = 11
+	// The task wasn't run: it came in a pack that killed a worker. It is to be sent again, alone.
+	Outcome_OUTCOME_HANDED_BACK Outcome = 12
 )
 
 // Enum value maps for Outcome.
 var (
 	Outcome_name = map[int32]string{
-		0: "OUTCOME_UNSPECIFIED",
-		1: "OUTCOME_SUCCEEDED",
-		2: "OUTCOME_REJECTED",
-		3: "OUTCOME_FAILED",
-		4: "OUTCOME_NOTHING_TO_UNDO",
-		5: "OUTCOME_CANT_UNDO",
+		0:  "OUTCOME_UNSPECIFIED",
+		1:  "OUTCOME_SUCCEEDED",
+		2:  "OUTCOME_REJECTED",
+		3:  "OUTCOME_FAILED",
+		4:  "OUTCOME_NOTHING_TO_UNDO",
+		5:  "OUTCOME_CANT_UNDO",
+		6:  "OUTCOME_HAPPENED",
+		7:  "OUTCOME_DID_NOT_HAPPEN",
+		8:  "OUTCOME_CANT_TELL",
+		9:  "OUTCOME_CLAIM",
+		10: "OUTCOME_CHECKPOINT",
+		11: "OUTCOME_PROGRESS",
+		12: "OUTCOME_HANDED_BACK",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED":     0,
@@ -104,6 +128,13 @@ var (
 		"OUTCOME_FAILED":          3,
 		"OUTCOME_NOTHING_TO_UNDO": 4,
 		"OUTCOME_CANT_UNDO":       5,
+		"OUTCOME_HAPPENED":        6,
+		"OUTCOME_DID_NOT_HAPPEN":  7,
+		"OUTCOME_CANT_TELL":       8,
+		"OUTCOME_CLAIM":           9,
+		"OUTCOME_CHECKPOINT":      10,
+		"OUTCOME_PROGRESS":        11,
+		"OUTCOME_HANDED_BACK":     12,
 	}
 )
 
@@ -152,6 +183,10 @@ const (
 	Verdict_VERDICT_NOT_OWNER Verdict = 6
 	// Can't say now: send it again after a while.
 	Verdict_VERDICT_UNAVAILABLE Verdict = 7
+	// The attempt is no longer wanted, or no longer the one that counts: its handler should stop.
+	Verdict_VERDICT_STOP Verdict = 8
+	// Of claims: another delivery has the attempt.
+	Verdict_VERDICT_BUSY Verdict = 9
 )
 
 // Enum value maps for Verdict.
@@ -165,6 +200,8 @@ var (
 		5: "VERDICT_REFUSED",
 		6: "VERDICT_NOT_OWNER",
 		7: "VERDICT_UNAVAILABLE",
+		8: "VERDICT_STOP",
+		9: "VERDICT_BUSY",
 	}
 	Verdict_value = map[string]int32{
 		"VERDICT_UNSPECIFIED":  0,
@@ -175,6 +212,8 @@ var (
 		"VERDICT_REFUSED":      5,
 		"VERDICT_NOT_OWNER":    6,
 		"VERDICT_UNAVAILABLE":  7,
+		"VERDICT_STOP":         8,
+		"VERDICT_BUSY":         9,
 	}
 )
 
@@ -284,7 +323,13 @@ type Task struct {
 	// Of compensations: what is to be undone.
 	Undo *Undo `protobuf:"bytes,18,opt,name=undo,proto3" json:"undo,omitempty"`
 	// How long the attempt may take from its dispatch, in microseconds, for workers whose clock is off.
-	TimeoutUs     int64 `protobuf:"varint,19,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
+	TimeoutUs int64 `protobuf:"varint,19,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
+	// The attempt must be heard of at least so often, in microseconds. 0: not at all.
+	HeartbeatUs int64 `protobuf:"varint,20,opt,name=heartbeat_us,json=heartbeatUs,proto3" json:"heartbeat_us,omitempty"`
+	// The attempt must be claimed before it runs.
+	Claimed bool `protobuf:"varint,21,opt,name=claimed,proto3" json:"claimed,omitempty"`
+	// JSON text: what the attempt before said last of its progress. Absent if it said nothing.
+	Progress      []byte `protobuf:"bytes,22,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,6 +497,27 @@ func (x *Task) GetTimeoutUs() int64 {
 	return 0
 }
 
+func (x *Task) GetHeartbeatUs() int64 {
+	if x != nil {
+		return x.HeartbeatUs
+	}
+	return 0
+}
+
+func (x *Task) GetClaimed() bool {
+	if x != nil {
+		return x.Claimed
+	}
+	return false
+}
+
+func (x *Task) GetProgress() []byte {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 type Undo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The action's output is known. If not, it may or may not have happened.
@@ -459,9 +525,11 @@ type Undo struct {
 	// JSON text.
 	Output []byte `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
 	// Why the saga unwinds.
-	CauseStep     string `protobuf:"bytes,3,opt,name=cause_step,json=causeStep,proto3" json:"cause_step,omitempty"`
-	CauseCode     string `protobuf:"bytes,4,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
-	CauseMessage  string `protobuf:"bytes,5,opt,name=cause_message,json=causeMessage,proto3" json:"cause_message,omitempty"`
+	CauseStep    string `protobuf:"bytes,3,opt,name=cause_step,json=causeStep,proto3" json:"cause_step,omitempty"`
+	CauseCode    string `protobuf:"bytes,4,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
+	CauseMessage string `protobuf:"bytes,5,opt,name=cause_message,json=causeMessage,proto3" json:"cause_message,omitempty"`
+	// JSON text: what the action said before its effect, to undo with. Absent if it said nothing.
+	Checkpoint    []byte `protobuf:"bytes,6,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,6 +597,13 @@ func (x *Undo) GetCauseMessage() string {
 		return x.CauseMessage
 	}
 	return ""
+}
+
+func (x *Undo) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
 }
 
 // ResultPack is the body of a result request: any number of results, for any saga.
@@ -735,6 +810,104 @@ func (x *ResultReply) GetVerdicts() []Verdict {
 	return nil
 }
 
+// StopPack is the body of a stop message: attempts whose work is no longer wanted. It may be lost; heartbeats are answered with the same.
+type StopPack struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stops         []*Stop                `protobuf:"bytes,1,rep,name=stops,proto3" json:"stops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopPack) Reset() {
+	*x = StopPack{}
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopPack) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopPack) ProtoMessage() {}
+
+func (x *StopPack) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopPack.ProtoReflect.Descriptor instead.
+func (*StopPack) Descriptor() ([]byte, []int) {
+	return file_sagad_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StopPack) GetStops() []*Stop {
+	if x != nil {
+		return x.Stops
+	}
+	return nil
+}
+
+type Stop struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	IdempotencyKey string                 `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// All attempts up to this one.
+	Attempt       int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stop) Reset() {
+	*x = Stop{}
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stop) ProtoMessage() {}
+
+func (x *Stop) ProtoReflect() protoreflect.Message {
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stop.ProtoReflect.Descriptor instead.
+func (*Stop) Descriptor() ([]byte, []int) {
+	return file_sagad_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Stop) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *Stop) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
 // TaskToken is what a token holds, followed by 32 bytes of HMAC-SHA-256 over it. Opaque to workers.
 type TaskToken struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -758,7 +931,7 @@ type TaskToken struct {
 
 func (x *TaskToken) Reset() {
 	*x = TaskToken{}
-	mi := &file_sagad_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +943,7 @@ func (x *TaskToken) String() string {
 func (*TaskToken) ProtoMessage() {}
 
 func (x *TaskToken) ProtoReflect() protoreflect.Message {
-	mi := &file_sagad_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_sagad_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +956,7 @@ func (x *TaskToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskToken.ProtoReflect.Descriptor instead.
 func (*TaskToken) Descriptor() ([]byte, []int) {
-	return file_sagad_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_sagad_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskToken) GetKeyId() int32 {
@@ -883,7 +1056,7 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"\x1csagad/worker/v1/worker.proto\x12\x0fsagad.worker.v1\"7\n" +
 	"\bTaskPack\x12+\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x15.sagad.worker.v1.TaskR\x05tasks\"\xc5\x04\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x15.sagad.worker.v1.TaskR\x05tasks\"\x9e\x05\n" +
 	"\x04Task\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x17\n" +
@@ -909,7 +1082,10 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"\bdispatch\x18\x11 \x01(\x05R\bdispatch\x12)\n" +
 	"\x04undo\x18\x12 \x01(\v2\x15.sagad.worker.v1.UndoR\x04undo\x12\x1d\n" +
 	"\n" +
-	"timeout_us\x18\x13 \x01(\x03R\ttimeoutUs\"\xa4\x01\n" +
+	"timeout_us\x18\x13 \x01(\x03R\ttimeoutUs\x12!\n" +
+	"\fheartbeat_us\x18\x14 \x01(\x03R\vheartbeatUs\x12\x18\n" +
+	"\aclaimed\x18\x15 \x01(\bR\aclaimed\x12\x1a\n" +
+	"\bprogress\x18\x16 \x01(\fR\bprogress\"\xc4\x01\n" +
 	"\x04Undo\x12!\n" +
 	"\foutput_known\x18\x01 \x01(\bR\voutputKnown\x12\x16\n" +
 	"\x06output\x18\x02 \x01(\fR\x06output\x12\x1d\n" +
@@ -917,7 +1093,10 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"cause_step\x18\x03 \x01(\tR\tcauseStep\x12\x1d\n" +
 	"\n" +
 	"cause_code\x18\x04 \x01(\tR\tcauseCode\x12#\n" +
-	"\rcause_message\x18\x05 \x01(\tR\fcauseMessage\"?\n" +
+	"\rcause_message\x18\x05 \x01(\tR\fcauseMessage\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x06 \x01(\fR\n" +
+	"checkpoint\"?\n" +
 	"\n" +
 	"ResultPack\x121\n" +
 	"\aresults\x18\x01 \x03(\v2\x17.sagad.worker.v1.ResultR\aresults\"\x87\x02\n" +
@@ -932,7 +1111,12 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"\agive_up\x18\b \x01(\bR\x06giveUp\x12\x16\n" +
 	"\x06worker\x18\t \x01(\tR\x06worker\"C\n" +
 	"\vResultReply\x124\n" +
-	"\bverdicts\x18\x01 \x03(\x0e2\x18.sagad.worker.v1.VerdictR\bverdicts\"\xfb\x02\n" +
+	"\bverdicts\x18\x01 \x03(\x0e2\x18.sagad.worker.v1.VerdictR\bverdicts\"7\n" +
+	"\bStopPack\x12+\n" +
+	"\x05stops\x18\x01 \x03(\v2\x15.sagad.worker.v1.StopR\x05stops\"I\n" +
+	"\x04Stop\x12'\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tR\x0eidempotencyKey\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\"\xfb\x02\n" +
 	"\tTaskToken\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\x05R\x05keyId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -950,18 +1134,27 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"\bactivity\x18\v \x01(\tR\bactivity\x12\x1d\n" +
 	"\n" +
 	"expires_us\x18\f \x01(\x03R\texpiresUs\x12!\n" +
-	"\finput_digest\x18\r \x01(\fR\vinputDigest*L\n" +
+	"\finput_digest\x18\r \x01(\fR\vinputDigest*a\n" +
 	"\tDirection\x12\x19\n" +
 	"\x15DIRECTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fDIRECTION_DO\x10\x01\x12\x12\n" +
-	"\x0eDIRECTION_UNDO\x10\x02*\x97\x01\n" +
+	"\x0eDIRECTION_UNDO\x10\x02\x12\x13\n" +
+	"\x0fDIRECTION_PROBE\x10\x03*\xba\x02\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OUTCOME_SUCCEEDED\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_REJECTED\x10\x02\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x03\x12\x1b\n" +
 	"\x17OUTCOME_NOTHING_TO_UNDO\x10\x04\x12\x15\n" +
-	"\x11OUTCOME_CANT_UNDO\x10\x05*\xc1\x01\n" +
+	"\x11OUTCOME_CANT_UNDO\x10\x05\x12\x14\n" +
+	"\x10OUTCOME_HAPPENED\x10\x06\x12\x1a\n" +
+	"\x16OUTCOME_DID_NOT_HAPPEN\x10\a\x12\x15\n" +
+	"\x11OUTCOME_CANT_TELL\x10\b\x12\x11\n" +
+	"\rOUTCOME_CLAIM\x10\t\x12\x16\n" +
+	"\x12OUTCOME_CHECKPOINT\x10\n" +
+	"\x12\x14\n" +
+	"\x10OUTCOME_PROGRESS\x10\v\x12\x17\n" +
+	"\x13OUTCOME_HANDED_BACK\x10\f*\xe5\x01\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10VERDICT_ACCEPTED\x10\x01\x12\x15\n" +
@@ -970,7 +1163,9 @@ const file_sagad_worker_v1_worker_proto_rawDesc = "" +
 	"\x14VERDICT_UNKNOWN_SAGA\x10\x04\x12\x13\n" +
 	"\x0fVERDICT_REFUSED\x10\x05\x12\x15\n" +
 	"\x11VERDICT_NOT_OWNER\x10\x06\x12\x17\n" +
-	"\x13VERDICT_UNAVAILABLE\x10\aB\xbb\x01\n" +
+	"\x13VERDICT_UNAVAILABLE\x10\a\x12\x10\n" +
+	"\fVERDICT_STOP\x10\b\x12\x10\n" +
+	"\fVERDICT_BUSY\x10\tB\xbb\x01\n" +
 	"\x13com.sagad.worker.v1B\vWorkerProtoP\x01Z9github.com/sagad/sagad/proto/gen/sagad/worker/v1;workerv1\xa2\x02\x03SWX\xaa\x02\x0fSagad.Worker.V1\xca\x02\x0fSagad\\Worker\\V1\xe2\x02\x1bSagad\\Worker\\V1\\GPBMetadata\xea\x02\x11Sagad::Worker::V1b\x06proto3"
 
 var (
@@ -986,7 +1181,7 @@ func file_sagad_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_sagad_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sagad_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sagad_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sagad_worker_v1_worker_proto_goTypes = []any{
 	(Direction)(0),      // 0: sagad.worker.v1.Direction
 	(Outcome)(0),        // 1: sagad.worker.v1.Outcome
@@ -997,21 +1192,24 @@ var file_sagad_worker_v1_worker_proto_goTypes = []any{
 	(*ResultPack)(nil),  // 6: sagad.worker.v1.ResultPack
 	(*Result)(nil),      // 7: sagad.worker.v1.Result
 	(*ResultReply)(nil), // 8: sagad.worker.v1.ResultReply
-	(*TaskToken)(nil),   // 9: sagad.worker.v1.TaskToken
+	(*StopPack)(nil),    // 9: sagad.worker.v1.StopPack
+	(*Stop)(nil),        // 10: sagad.worker.v1.Stop
+	(*TaskToken)(nil),   // 11: sagad.worker.v1.TaskToken
 }
 var file_sagad_worker_v1_worker_proto_depIdxs = []int32{
-	4, // 0: sagad.worker.v1.TaskPack.tasks:type_name -> sagad.worker.v1.Task
-	0, // 1: sagad.worker.v1.Task.direction:type_name -> sagad.worker.v1.Direction
-	5, // 2: sagad.worker.v1.Task.undo:type_name -> sagad.worker.v1.Undo
-	7, // 3: sagad.worker.v1.ResultPack.results:type_name -> sagad.worker.v1.Result
-	1, // 4: sagad.worker.v1.Result.outcome:type_name -> sagad.worker.v1.Outcome
-	2, // 5: sagad.worker.v1.ResultReply.verdicts:type_name -> sagad.worker.v1.Verdict
-	0, // 6: sagad.worker.v1.TaskToken.direction:type_name -> sagad.worker.v1.Direction
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4,  // 0: sagad.worker.v1.TaskPack.tasks:type_name -> sagad.worker.v1.Task
+	0,  // 1: sagad.worker.v1.Task.direction:type_name -> sagad.worker.v1.Direction
+	5,  // 2: sagad.worker.v1.Task.undo:type_name -> sagad.worker.v1.Undo
+	7,  // 3: sagad.worker.v1.ResultPack.results:type_name -> sagad.worker.v1.Result
+	1,  // 4: sagad.worker.v1.Result.outcome:type_name -> sagad.worker.v1.Outcome
+	2,  // 5: sagad.worker.v1.ResultReply.verdicts:type_name -> sagad.worker.v1.Verdict
+	10, // 6: sagad.worker.v1.StopPack.stops:type_name -> sagad.worker.v1.Stop
+	0,  // 7: sagad.worker.v1.TaskToken.direction:type_name -> sagad.worker.v1.Direction
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_sagad_worker_v1_worker_proto_init() }
@@ -1025,7 +1223,7 @@ func file_sagad_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sagad_worker_v1_worker_proto_rawDesc), len(file_sagad_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
