@@ -12,7 +12,7 @@ const (
 	// Clean: the step ran and there is nothing to undo: every attempt was rejected, it is read-only,
 	// or it declares no compensation.
 	Clean
-	// InFlight: the action has not ended. It must be awaited, and blocks what it depends on.
+	// InFlight: the action has not ended. It must be awaited, and blocks what came before it.
 	InFlight
 	// NeedsUndo: the action ended as succeeded, failed or unknown and has a compensation to run.
 	NeedsUndo
@@ -20,13 +20,13 @@ const (
 	Undoing
 	// Undone: compensated, or resolved by hand.
 	Undone
-	// Held: the compensation was given up. The step waits for a person and blocks what it depends on.
+	// Held: the compensation was given up. The step waits for a person and blocks what came before it.
 	Held
 	// HeldLetPass: as Held, but the definition says that others go on.
 	HeldLetPass
 )
 
-// blocks reports whether a step in this phase keeps the steps it depends on from being undone. A phase
+// blocks reports whether a step in this phase keeps the steps that came before it in a series from being undone. A phase
 // this version doesn't know blocks: to wait for a person is the safe mistake.
 func (p Phase) blocks() bool {
 	switch p {

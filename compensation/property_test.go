@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// graph is the model's view of a definition: reach[a][b] says that b depends on a, directly or not.
+// graph is the model's view of a tree: reach[a][b] says that b depends on a, directly or not.
 type graph struct {
 	n     int
 	reach [][]bool
@@ -22,87 +22,101 @@ func newGraph(n int) graph {
 	return g
 }
 
-func (g graph) before(i int) []int {
-	var out []int
-	for a := range g.n {
-		if g.reach[a][i] {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-// drawDAG joins nodes at random, numbered at random so that indices tell nothing, and closes the result.
-func drawDAG(t *rapid.T) graph {
-	n := rapid.IntRange(1, 12).Draw(t, "n")
-	g := newGraph(n)
-	name := rapid.Permutation(seq(n)).Draw(t, "names")
-	density := rapid.IntRange(1, 6).Draw(t, "density")
-	for a := range n {
-		for b := a + 1; b < n; b++ {
-			if rapid.IntRange(0, density).Draw(t, "edge") == 0 {
-				g.reach[name[a]][name[b]] = true
-			}
-		}
-	}
-	for k := range n {
-		for a := range n {
-			for b := range n {
-				if g.reach[a][k] && g.reach[k][b] {
-					g.reach[a][b] = true
-				}
-			}
-		}
-	}
-	return g
-}
-
-// drawSeriesParallel splits the nodes in two again and again, each time in series or side by side.
-func drawSeriesParallel(t *rapid.T) graph {
-	n := rapid.IntRange(1, 12).Draw(t, "n")
-	g := newGraph(n)
-	var split func(nodes []int)
-	split = func(nodes []int) {
-		if len(nodes) < 2 {
+// drawTree draws a tree of up to 14 steps: it splits them again and again, in series or side by side, with
+// empty nodes and needless ones strewn in.
+func drawTree(t *rapid.T) []Node {
+	var tree []Node
+	var add func(steps int)
+	add = func(steps int) {
+		at := len(tree)
+		odd := rapid.IntRange(0, 9).Draw(t, "odd") == 9
+		if steps == 1 && !odd {
+			tree = append(tree, Node{Size: 1, Ref: int32(at)})
 			return
 		}
-		at := rapid.IntRange(1, len(nodes)-1).Draw(t, "at")
-		left, right := nodes[:at], nodes[at:]
-		if rapid.Bool().Draw(t, "series") {
-			for _, a := range left {
-				for _, b := range right {
-					g.reach[a][b] = true
-				}
+		tree = append(tree, Node{Kind: rapid.SampledFrom([]Kind{Series, Parallel}).Draw(t, "kind")})
+		if odd {
+			tree = append(tree, Node{Kind: Parallel, Size: 1})
+		}
+		for steps > 0 {
+			n := rapid.SampledFrom(seq(steps)).Draw(t, "child") + 1
+			add(n)
+			steps -= n
+		}
+		tree[at].Size = int32(len(tree) - at)
+	}
+	add(rapid.SampledFrom(seq(14)).Draw(t, "steps") + 1)
+	return tree
+}
+
+// drawChain is a series of steps, some of them in a series of their own.
+func drawChain(t *rapid.T) []Node {
+	tree := []Node{{Kind: Series}}
+	for range rapid.IntRange(1, 12).Draw(t, "n") {
+		if rapid.Bool().Draw(t, "nested") {
+			tree = append(tree, Node{Kind: Series, Size: 2})
+		}
+		tree = append(tree, Node{Size: 1})
+	}
+	tree[0].Size = int32(len(tree))
+	return tree
+}
+
+// graphOf is the tree as a graph of all its nodes: those that aren't steps have no edges.
+func graphOf(tree []Node) graph {
+	g := newGraph(len(tree))
+	steps, at := flatten(tree)
+	for i, s := range steps {
+		for _, b := range s.Before {
+			g.reach[at[b]][at[i]] = true
+		}
+	}
+	return g
+}
+
+// drawPhases gives each step any phase and a start number of its own, or sometimes one that others have too.
+func drawPhases(t *rapid.T, tree []Node) {
+	no := rapid.Permutation(seq(len(tree))).Draw(t, "start numbers")
+	equal := rapid.IntRange(1, 3).Draw(t, "equal")
+	calm := rapid.Bool().Draw(t, "calm") // most need undoing
+	for i := range tree {
+		if tree[i].Kind == Step {
+			tree[i].StartNo = 1 + no[i]/equal
+			tree[i].Phase = NeedsUndo
+			if !calm || rapid.IntRange(0, 3).Draw(t, "other") == 3 {
+				tree[i].Phase = Phase(rapid.SampledFrom(seq(int(HeldLetPass)+2)).Draw(t, "phase"))
 			}
 		}
-		split(left)
-		split(right)
 	}
-	split(rapid.Permutation(seq(n)).Draw(t, "names"))
-	return g
 }
 
-func drawChain(t *rapid.T) graph {
-	n := rapid.IntRange(1, 12).Draw(t, "n")
-	g := newGraph(n)
-	name := rapid.Permutation(seq(n)).Draw(t, "names")
-	for a := range n {
-		for b := a + 1; b < n; b++ {
-			g.reach[name[a]][name[b]] = true
+// Any phases at all: the plan is the one that the flat reference makes.
+func TestAsTheFlatPlan(t *testing.T) {
+	var pl Planner // used again and again: nothing of a former call may show
+	rapid.Check(t, func(t *rapid.T) {
+		tree := drawTree(t)
+		drawPhases(t, tree)
+		limit := rapid.IntRange(-1, 16).Draw(t, "limit")
+		steps, at := flatten(tree)
+		want := flatNext(steps, limit)
+		want.Start, want.Waiting, want.Held = mapTo(at, want.Start), mapTo(at, want.Waiting), mapTo(at, want.Held)
+		if diff := cmp.Diff(want, Next(tree, limit)); diff != "" {
+			t.Fatalf("Next (-flat +got):\n%s\ntree %+v", diff, tree)
 		}
-	}
-	return g
-}
-
-func drawGraph(t *rapid.T) graph {
-	switch rapid.IntRange(0, 4).Draw(t, "kind") {
-	case 0:
-		return drawChain(t)
-	case 1, 2:
-		return drawSeriesParallel(t)
-	default:
-		return drawDAG(t)
-	}
+		if diff := cmp.Diff(want, pl.Next(tree, limit)); diff != "" {
+			t.Fatalf("Planner.Next (-flat +got):\n%s\ntree %+v", diff, tree)
+		}
+		var order [][]int
+		for _, wave := range flatOrder(steps) {
+			order = append(order, mapTo(at, wave))
+		}
+		if diff := cmp.Diff(order, Order(tree)); diff != "" {
+			t.Fatalf("Order (-flat +got):\n%s\ntree %+v", diff, tree)
+		}
+		if diff := cmp.Diff(order, pl.Order(tree)); diff != "" {
+			t.Fatalf("Planner.Order (-flat +got):\n%s\ntree %+v", diff, tree)
+		}
+	})
 }
 
 func seq(n int) []int {
@@ -115,11 +129,16 @@ func seq(n int) []int {
 
 // drawForward runs the saga forward, starting and ending steps in an order that the graph allows, until
 // it stops at a random point: a failure, a cancel, or the end. Steps may be left in flight.
-func drawForward(t *rapid.T, g graph) []Step {
-	steps := make([]Step, g.n)
+func drawForward(t *rapid.T, g graph, tree []Node) []Node {
+	steps := slices.Clone(tree)
 	settled := make([]bool, g.n)
-	for i := range steps {
-		steps[i].Before = rapid.Permutation(g.before(i)).Draw(t, "before")
+	ready := func(i int) bool {
+		for b := range g.n {
+			if g.reach[b][i] && !settled[b] {
+				return false
+			}
+		}
+		return true
 	}
 	events := rapid.IntRange(0, 2*g.n).Draw(t, "events")
 	startNo := 0
@@ -127,9 +146,10 @@ func drawForward(t *rapid.T, g graph) []Step {
 		var startable, running []int
 		for i, s := range steps {
 			switch {
+			case s.Kind != Step:
 			case s.Phase == InFlight:
 				running = append(running, i)
-			case !settled[i] && !slices.ContainsFunc(s.Before, func(b int) bool { return !settled[b] }):
+			case !settled[i] && ready(i):
 				startable = append(startable, i)
 			}
 		}
@@ -159,7 +179,7 @@ func drawForward(t *rapid.T, g graph) []Step {
 type unwinding struct {
 	t     *rapid.T
 	g     graph
-	steps []Step
+	steps []Node
 	limit int
 
 	starts   []int // by step: compensations started
@@ -172,7 +192,7 @@ type unwinding struct {
 	handBack int // by step of the whole run: times a person sent a held step back
 }
 
-func newUnwinding(t *rapid.T, g graph, steps []Step, limit int) *unwinding {
+func newUnwinding(t *rapid.T, g graph, steps []Node, limit int) *unwinding {
 	u := &unwinding{t: t, g: g, steps: slices.Clone(steps), limit: limit,
 		starts: make([]int, g.n), undone: make([]int, g.n), needed: make([]bool, g.n),
 		passed: make([]bool, g.n), begin: make([]int, g.n), end: make([]int, g.n)}
@@ -185,14 +205,14 @@ func newUnwinding(t *rapid.T, g graph, steps []Step, limit int) *unwinding {
 func (u *unwinding) in(phases ...Phase) []int {
 	var out []int
 	for i, s := range u.steps {
-		if slices.Contains(phases, s.Phase) {
+		if s.Kind == Step && slices.Contains(phases, s.Phase) {
 			out = append(out, i)
 		}
 	}
 	return out
 }
 
-// free is the rule written down once more, on the graph and not on Before lists.
+// free is the rule written down once more, on the graph and not on the tree.
 func (u *unwinding) free(i int) bool {
 	for d := range u.g.n {
 		if u.g.reach[i][d] && slices.Contains([]Phase{InFlight, NeedsUndo, Undoing, Held}, u.steps[d].Phase) {
@@ -219,7 +239,7 @@ func (u *unwinding) plan() Plan {
 	n := min(len(ready), max(0, u.limit-len(u.in(Undoing))))
 	want := Plan{
 		Held: u.in(Held, HeldLetPass),
-		Done: len(u.in(NeverRan, Clean, Undone)) == u.g.n,
+		Done: len(u.in(InFlight, NeedsUndo, Undoing, Held, HeldLetPass)) == 0,
 	}
 	if n > 0 {
 		want.Start = ready[:n]
@@ -310,8 +330,9 @@ func (u *unwinding) finish() {
 
 func TestRunProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := drawGraph(t)
-		u := newUnwinding(t, g, drawForward(t, g), rapid.IntRange(1, 4).Draw(t, "limit"))
+		tree := drawTree(t)
+		g := graphOf(tree)
+		u := newUnwinding(t, g, drawForward(t, g, tree), rapid.IntRange(1, 4).Draw(t, "limit"))
 		for {
 			p := u.plan()
 			open := u.in(InFlight, Undoing, Held, HeldLetPass)
@@ -333,8 +354,9 @@ func TestRunProperty(t *testing.T) {
 // Without a limit, with all compensations equally long, what starts is wave by wave what Order said.
 func TestOrderIsTheRunInLockStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := drawGraph(t)
-		steps := drawForward(t, g)
+		tree := drawTree(t)
+		g := graphOf(tree)
+		steps := drawForward(t, g, tree)
 		for i := range steps {
 			if steps[i].Phase == InFlight {
 				// As Order assumes; drawing it here keeps both views on one input.
@@ -363,15 +385,16 @@ func TestOrderIsTheRunInLockStep(t *testing.T) {
 	})
 }
 
-// One at a time, a chain is undone exactly as Order said; any graph in some order that it allows.
+// One at a time, a chain is undone exactly as Order said; any tree in some order that it allows.
 func TestOrderIsTheRunOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chain := rapid.Bool().Draw(t, "chain")
-		g := drawGraph(t)
+		tree := drawTree(t)
 		if chain {
-			g = drawChain(t)
+			tree = drawChain(t)
 		}
-		steps := drawForward(t, g)
+		g := graphOf(tree)
+		steps := drawForward(t, g, tree)
 		for i := range steps {
 			if steps[i].Phase == InFlight {
 				steps[i].Phase = NeedsUndo
@@ -405,8 +428,9 @@ func TestOrderIsTheRunOneByOne(t *testing.T) {
 // From any state at all, Order lists what it says it lists, each once, and never before a dependent.
 func TestOrderProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := drawGraph(t)
-		steps := drawForward(t, g)
+		tree := drawTree(t)
+		g := graphOf(tree)
+		steps := drawForward(t, g, tree)
 		for i := range steps {
 			if steps[i].Phase == NeedsUndo {
 				steps[i].Phase = rapid.SampledFrom([]Phase{NeedsUndo, NeedsUndo, Undoing, Undone, Held, HeldLetPass}).Draw(t, "phase")

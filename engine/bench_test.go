@@ -27,7 +27,8 @@ type benchBus struct {
 	ended   sync.WaitGroup
 }
 
-func (b *benchBus) Publish(tasks []*workerv1.Task) { b.packs <- tasks }
+func (b *benchBus) Publish(tasks []*workerv1.Task)        { b.packs <- tasks }
+func (b *benchBus) Stop(string, string, []*workerv1.Stop) {}
 func (b *benchBus) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.ResultReply))) (func(), error) {
 	b.handles[shard] = handle
 	return func() {}, nil

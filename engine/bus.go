@@ -8,6 +8,8 @@ type Bus interface {
 	// tried again with the same message id until the bus is closed or the task's deadline has passed. The tasks are the
 	// bus's after the call.
 	Publish(tasks []*workerv1.Task)
+	// Stop tells the workers of an activity that attempts aren't wanted any more. It never blocks for long, and may be lost.
+	Stop(namespace, activity string, stops []*workerv1.Stop)
 	// Serve answers result requests for a shard until stop is called. handle calls reply exactly once, later, from any
 	// goroutine.
 	Serve(shard int, handle func(pack *workerv1.ResultPack, reply func(*workerv1.ResultReply))) (stop func(), err error)

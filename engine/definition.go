@@ -17,7 +17,10 @@ import (
 // definitions are the machines of registered definitions. A version never changes, so a machine is made once. What is
 // the latest version does change: a node knows of its own registrations at once, of others' within latestMax.
 type definitions struct {
-	st store.Definitions
+	st    store.Definitions
+	clock *clock
+	// compile is [statemachine.Compile].
+	compile func(*sagadv1.Definition) (*statemachine.Machine, []*sagadv1.Problem)
 
 	mu       sync.RWMutex
 	machines map[definitionKey]*machineEntry
@@ -43,8 +46,10 @@ type latestEntry struct {
 	asked   time.Time
 }
 
-func newDefinitions(st store.Definitions) *definitions {
-	return &definitions{st: st, machines: map[definitionKey]*machineEntry{}, latest: map[definitionKey]latestEntry{}}
+func newDefinitions(st store.Definitions, c *clock) *definitions {
+	return &definitions{
+		st: st, clock: c, compile: statemachine.Compile, machines: map[definitionKey]*machineEntry{}, latest: map[definitionKey]latestEntry{},
+	}
 }
 
 // get returns a version's machine; 0 means the latest.
@@ -59,7 +64,7 @@ func (c *definitions) get(ctx context.Context, namespace, name string, version i
 			e.err = fmt.Errorf("definition %q version %d can't be decoded: %w", name, e.def.Version, err)
 			return
 		}
-		m, problems := statemachine.Compile(&body)
+		m, problems := c.compile(&body)
 		if len(problems) > 0 {
 			// It passed an earlier release's verifier.
 			e.err = fmt.Errorf("definition %q version %d doesn't pass this release's verifier: %w", name, e.def.Version, &ProblemsError{Problems: problems})
@@ -70,11 +75,28 @@ func (c *definitions) get(ctx context.Context, namespace, name string, version i
 	return e.machine, e.def, e.err
 }
 
+// startable is as get, for what is to begin: a version that was deleted isn't there.
+func (c *definitions) startable(ctx context.Context, namespace, name string, version int32) (*statemachine.Machine, store.Definition, error) {
+	m, def, err := c.get(ctx, namespace, name, version)
+	if err == nil && !def.DeletedAt.IsZero() {
+		return nil, store.Definition{}, &NotFoundError{What: "definition", Namespace: namespace, Name: name, Version: def.Version, Deleted: true}
+	}
+	return m, def, err
+}
+
+// forget drops a version that was deleted: it is looked up when it is needed again, to read what ended under it.
+func (c *definitions) forget(namespace, name string, version int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.machines, definitionKey{namespace, name, version})
+	delete(c.latest, definitionKey{namespace, name, 0})
+}
+
 func (c *definitions) entry(ctx context.Context, namespace, name string, version int32) (*machineEntry, error) {
 	key := definitionKey{namespace, name, version}
 	c.mu.RLock()
 	if version == 0 {
-		if l, ok := c.latest[key]; ok && time.Since(l.asked) < latestMax {
+		if l, ok := c.latest[key]; ok && c.clock.since(l.asked) < latestMax {
 			key.version = l.version
 		}
 	}
@@ -83,7 +105,7 @@ func (c *definitions) entry(ctx context.Context, namespace, name string, version
 	if e != nil {
 		return e, nil
 	}
-	asked := time.Now()
+	asked := c.clock.local()
 	def, err := c.st.Definition(ctx, namespace, name, version)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -133,7 +155,7 @@ func (e *Engine) Register(ctx context.Context, namespace string, def *sagadv1.De
 	if err := checkNamespace(namespace); err != nil {
 		return store.Definition{}, false, err
 	}
-	if _, problems := statemachine.Compile(def); len(problems) > 0 {
+	if _, problems := e.definitions.compile(def); len(problems) > 0 {
 		return store.Definition{}, false, &ProblemsError{Problems: problems}
 	}
 	hash, err := statemachine.Hash(def)
@@ -144,7 +166,7 @@ func (e *Engine) Register(ctx context.Context, namespace string, def *sagadv1.De
 	if err != nil {
 		return store.Definition{}, false, &InvalidError{Field: "definition", Message: err.Error()}
 	}
-	asked := time.Now()
+	asked := e.clock.local()
 	stored, created, err := e.st.PutDefinition(ctx, store.Definition{
 		Namespace: namespace, Name: def.GetName(), Hash: hash[:], Body: body,
 	})

@@ -3,8 +3,10 @@ package engine
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
+	peerv1 "github.com/sagad/sagad/proto/gen/sagad/peer/v1"
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 	"github.com/sagad/sagad/statemachine"
 	"github.com/sagad/sagad/store"
@@ -69,6 +72,8 @@ type door struct {
 type doorConfig struct {
 	redispatchAfter time.Duration
 	parkAfter       time.Duration
+	// batchMax is how many transitions a batch has at most; 0 means as many as in production.
+	batchMax int
 	// chance is where random numbers come from.
 	chance func() uint64
 	// task makes what is sent of an attempt.
@@ -103,9 +108,12 @@ type decision struct {
 	before,
 	// after is the state that the answer reflects; it is before if nothing changes.
 	after *statemachine.State
+	// machine of the state after: a migration changes it.
+	machine    *statemachine.Machine
 	transition *historyv1.Transition
 	size       int
 	dispatch   []statemachine.Call
+	stop       []statemachine.Call
 	reply      statemachine.Reply
 	err        error
 	stray      string
@@ -114,12 +122,15 @@ type decision struct {
 // output is what is to leave the door.
 type output struct {
 	tasks   []*workerv1.Task
+	stops   []stop
 	answers []pending
 	// changed are the sagas of the batch that has become durable.
 	changed []*saga
 	// lookups are sagas to be loaded.
 	lookups []store.Key
 	traces  []traced
+	// notes are for other sagas.
+	notes []*peerv1.Note
 }
 
 // traced is a durable transition of a saga that is traced.
@@ -146,6 +157,9 @@ type lookedUp struct {
 }
 
 func newDoor(grant store.Grant, cfg doorConfig) *door {
+	if cfg.batchMax == 0 {
+		cfg.batchMax = batchTransitionsMax
+	}
 	return &door{
 		grant:   grant,
 		seq:     grant.LastSeq,
@@ -268,7 +282,7 @@ func (d *door) reuse(b *batch) {
 }
 
 func (d *door) full() bool {
-	return len(d.batch.Transitions) >= batchTransitionsMax || d.batch.bytes >= batchBytesMax ||
+	return len(d.batch.Transitions) >= d.cfg.batchMax || d.batch.bytes >= batchBytesMax ||
 		d.single > 0 && len(d.batch.Transitions) > 0
 }
 
@@ -416,7 +430,16 @@ func (d *door) decide(ev *event, g *saga) {
 		return
 	}
 	state := g.current()
-	x := decision{event: ev, saga: g, before: state, after: state}
+	machine := g.currentMachine()
+	x := decision{event: ev, saga: g, before: state, after: state, machine: machine}
+	if ev.back != nil {
+		x.reply.Verdict = workerv1.Verdict_VERDICT_UNKNOWN_SAGA
+		if state != nil && ev.run == g.run {
+			x.reply.Verdict = d.handedBack(g, ev.back)
+		}
+		d.conclude(x)
+		return
+	}
 	if ev.look {
 		if state == nil {
 			x.err = &NotFoundError{What: "saga", Namespace: g.key.namespace, Name: g.key.id}
@@ -425,7 +448,6 @@ func (d *door) decide(ev *event, g *saga) {
 		return
 	}
 	g.touched = d.now
-	machine := g.machine
 	switch what := ev.what.(type) {
 	case statemachine.Start:
 		if state != nil {
@@ -454,6 +476,12 @@ func (d *door) decide(ev *event, g *saga) {
 			d.conclude(x)
 			return
 		}
+	case statemachine.Report:
+		if state == nil || ev.run != g.run {
+			x.reply.Verdict = workerv1.Verdict_VERDICT_UNKNOWN_SAGA
+			d.conclude(x)
+			return
+		}
 	case statemachine.Tick:
 		if state == nil {
 			return
@@ -476,12 +504,12 @@ func (d *door) decide(ev *event, g *saga) {
 	if isTick && g.next == nil && dec.Transition == nil {
 		d.rearm(g)
 	}
+	x.reply = dec.Reply
 	if err != nil {
 		x.err = err
 		d.conclude(x)
 		return
 	}
-	x.reply = dec.Reply
 	if dec.Reply.Stray {
 		x.stray = "no such step or attempt"
 	}
@@ -513,7 +541,10 @@ func (d *door) decide(ev *event, g *saga) {
 		g.run, g.machine = ev.run, ev.machine
 		d.sagas[g.key] = g
 	}
-	x.after, x.transition, x.dispatch, x.size = dec.State, dec.Transition, dec.Dispatch, len(facts)
+	if what, isMigration := ev.what.(statemachine.Migrate); isMigration {
+		machine = what.To
+	}
+	x.after, x.machine, x.transition, x.dispatch, x.stop, x.size = dec.State, dec.State.Machine(), dec.Transition, dec.Dispatch, dec.Stop, len(facts)
 	b.bytes += len(facts)
 	b.Transitions = append(b.Transitions, store.Transition{
 		Run:   g.run,
@@ -523,7 +554,7 @@ func (d *door) decide(ev *event, g *saga) {
 		Saga:  g.row(d.grant.Shard, state, dec.State),
 		Items: g.items(dec.State),
 	})
-	g.next = dec.State
+	g.next, g.nextMachine = dec.State, machine
 	b.decisions = append(b.decisions, x)
 }
 
@@ -554,7 +585,7 @@ func (d *door) conclude(x decision) {
 func (x *decision) pending() pending {
 	_, isStart := x.event.what.(statemachine.Start)
 	return pending{to: x.event.to, index: x.event.index, answer: answer{
-		err: x.err, state: x.after, machine: x.saga.machine, run: x.saga.run, created: isStart && x.transition != nil, reply: x.reply, stray: x.stray,
+		err: x.err, state: x.after, machine: x.machine, run: x.saga.run, created: isStart && x.transition != nil, reply: x.reply, stray: x.stray,
 	}}
 }
 
@@ -596,7 +627,7 @@ func (d *door) adopt(b *batch) {
 		x := &b.decisions[i]
 		if x.transition != nil {
 			g := x.saga
-			g.state = x.after
+			g.state, g.machine = x.after, x.machine
 			g.bytes += x.size
 			if g.isEnded {
 				d.ended.bytes += x.size
@@ -606,6 +637,9 @@ func (d *door) adopt(b *batch) {
 				g.touched = d.now
 				d.settle(g)
 				d.out.changed = append(d.out.changed, g)
+			}
+			if x.after.Parent != nil || x.after.Machine().HasChildren() {
+				d.family(g, x.before, x.after)
 			}
 			d.count(x)
 		}
@@ -620,6 +654,15 @@ func (d *door) adopt(b *batch) {
 			if cs != nil && cs.Phase == statemachine.InFlight && !x.saga.hasSent(c, cs.Generation, cs.Attempt) {
 				d.send(x.saga, c, 1)
 			}
+		}
+		for _, c := range x.stop {
+			if x.after.Machine().HasChildren() {
+				if n := noteOf(x.saga, c); n != nil {
+					d.out.notes = append(d.out.notes, n)
+					continue
+				}
+			}
+			d.stop(x.saga, c)
 		}
 	}
 	d.forget()
@@ -644,7 +687,17 @@ func (d *door) settle(g *saga) {
 		}
 		d.unsend(g, i)
 	}
+	if g.paused && !s.Paused {
+		for _, x := range g.sent {
+			x.dispatch++
+			d.publish(x) // what was to be sent meanwhile, or was lost
+		}
+	}
+	g.paused = s.Paused
 	wake, _ := s.NextWake()
+	if s.Provisional {
+		wake = d.now + askParentEvery.Microseconds()
+	}
 	g.wake = wake
 	d.timers.set(g)
 	if s.Status.Terminal() {
@@ -658,6 +711,10 @@ func (d *door) settle(g *saga) {
 // rearm sets the timer after a tick that changed nothing.
 func (d *door) rearm(g *saga) {
 	wake, ok := g.state.NextWake()
+	if g.state.Provisional {
+		d.askParent(g)
+		wake = d.now + askParentEvery.Microseconds()
+	}
 	if ok && wake <= d.now {
 		// It is due and nothing happened. Don't spin.
 		d.cfg.metrics.stalled.Inc()
@@ -688,6 +745,11 @@ func (d *door) refused(b *batch, cause error) {
 				// A start: there is nothing to put aside. Its row may be there already; the next start will see it.
 				delete(d.sagas, g.key)
 				d.answer(x.event, answer{err: fmt.Errorf("saga %q can't be written: %w", g.key.id, cause)})
+				continue
+			}
+			if _, deleted := errors.AsType[*store.DeletedError](cause); deleted {
+				// It was to move to a version that was deleted at the same moment. It stays where it is.
+				d.answer(x.event, answer{err: cause})
 				continue
 			}
 			d.quarantine(g, fmt.Errorf("the database refuses its next transition: %w", cause), "")
@@ -786,6 +848,15 @@ func (d *door) send(g *saga, c statemachine.Call, dispatch int32) {
 }
 
 func (d *door) publish(x *sent) {
+	if x.saga.state.Paused {
+		return // nothing is sent out; it is once the saga is resumed
+	}
+	if x.saga.machine.HasChildren() {
+		if n := noteOf(x.saga, x.call); n != nil {
+			d.out.notes = append(d.out.notes, n)
+			return
+		}
+	}
 	task, err := d.cfg.task(x.saga, x.call, x.dispatch)
 	if err != nil {
 		// The machine can't make the task of an attempt that it scheduled. The attempt's deadline will end it.
@@ -832,7 +903,7 @@ func (d *door) redispatch() {
 		if x.saga.state == nil || !reachable {
 			continue // what was sent waits in the bus; repeats would only fill it
 		}
-		if cs := x.saga.state.Call(x.call); cs != nil && cs.Deadline > d.now {
+		if cs := x.saga.state.Call(x.call); cs != nil && (cs.Deadline > d.now || cs.Deadline == 0) {
 			x.dispatch++
 			d.publish(x)
 			d.cfg.metrics.redispatched.Inc()
@@ -896,14 +967,14 @@ func (d *door) fail(err error) {
 	for _, ev := range d.queue[d.head:] {
 		d.answer(ev, answer{err: err})
 	}
-	for _, events := range d.waiting {
-		for _, ev := range events {
+	for _, key := range slices.SortedFunc(maps.Keys(d.waiting), sagaKey.compare) {
+		for _, ev := range d.waiting[key] {
 			d.answer(ev, answer{err: err})
 		}
 	}
 	d.queue, d.head, d.waiting, d.found = nil, 0, nil, nil
 	d.sagas, d.timers, d.sends = nil, nil, sends{}
-	d.out.tasks, d.out.lookups = nil, nil
+	d.out.tasks, d.out.stops, d.out.lookups = nil, nil, nil
 }
 
 // take hands over what is to leave. The slices are the caller's until the next call, except for tasks, which are its
@@ -936,22 +1007,31 @@ func (d *door) sweep(unfinished []sagaKey, now statemachine.Micros) (repaired in
 		repaired++
 		d.park(&event{key: key, what: statemachine.Tick{}})
 	}
+	var broken []sagaKey
+	var lost []*event
 	for _, g := range d.sagas {
 		switch {
 		case g.broken != nil:
 			if _, asked := d.waiting[g.key]; !asked && g.next == nil {
-				d.waiting[g.key] = nil
-				d.lookup(g.key)
+				broken = append(broken, g.key)
 			}
 		case g.next != nil || g.state == nil || g.state.Status.Terminal():
 		case !g.state.Waits():
 			repaired++
-			d.submit([]*event{{key: g.key, what: d.tick(g)}})
+			lost = append(lost, &event{key: g.key, what: d.tick(g)})
 		case d.parkable(g):
 			g.state, g.machine = nil, nil
 			g.bytes = 0
 		}
 	}
+	// What leaves the door doesn't depend on the order of a map.
+	slices.SortFunc(broken, sagaKey.compare)
+	for _, key := range broken {
+		d.waiting[key] = nil
+		d.lookup(key)
+	}
+	slices.SortFunc(lost, func(a, b *event) int { return a.key.compare(b.key) })
+	d.submit(lost)
 	return repaired
 }
 

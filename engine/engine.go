@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,8 +77,18 @@ type Engine struct {
 	loader      *loader
 	commits     chan *commit
 	strays      chan stray
+	// starting bounds how many child sagas are looked up at a time.
+	starting chan struct{}
 	// recovering bounds how many shards load at a time.
 	recovering chan struct{}
+	// random is where ids come from, and chance where random bits do.
+	random io.Reader
+	chance func() uint64
+	// page is how many sagas are recovered at a time, batchMax how many transitions a shard commits at a time; 0 means as
+	// many as the limit.
+	page, batchMax int
+	// hand drives the engine instead of goroutines; nil in production.
+	hand *Stepper
 
 	// shards are those that this node serves, by number.
 	shards []atomic.Pointer[shard]
@@ -105,6 +117,10 @@ const (
 
 // New makes a node that isn't started yet.
 func New(cfg Config, st store.Store, bus Bus) (*Engine, error) {
+	return newEngine(cfg, st, bus, rand.Reader, straysMax)
+}
+
+func newEngine(cfg Config, st store.Store, bus Bus, random io.Reader, strays int) (*Engine, error) {
 	if cfg.Name == "" {
 		return nil, errors.New("the node has no name: set Config.Name to one that no other running node has")
 	}
@@ -127,19 +143,21 @@ func New(cfg Config, st store.Store, bus Bus) (*Engine, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	boot, err := uuid.NewRandom()
+	boot, err := uuid.NewRandomFromReader(random)
 	if err != nil {
 		return nil, err
 	}
 	e := &Engine{
 		cfg: cfg, st: st, bus: bus, log: cfg.Logger.With("node", cfg.Name),
-		node:        store.Node{Name: cfg.Name, Boot: boot, Address: cfg.Address},
-		definitions: newDefinitions(st),
-		traces:      newTraces(cfg.Tracer),
-		strays:      make(chan stray, straysMax),
-		recovering:  make(chan struct{}, 8),
-		stopped:     make(chan struct{}),
+		node:   store.Node{Name: cfg.Name, Boot: boot, Address: cfg.Address},
+		random: random, chance: mathrand.Uint64, page: pageMax,
+		traces:     newTraces(cfg.Tracer),
+		strays:     make(chan stray, strays),
+		recovering: make(chan struct{}, 8),
+		starting:   make(chan struct{}, childrenMax),
+		stopped:    make(chan struct{}),
 	}
+	e.definitions = newDefinitions(st, &e.clock)
 	sum := func(of func(*shard) int64) func() float64 {
 		return func() float64 {
 			var n int64
@@ -190,6 +208,39 @@ func (e *Engine) Start(ctx context.Context) error {
 	if e.state != made {
 		return errors.New("the engine has been started before: make a new one")
 	}
+	if err := e.open(ctx); err != nil {
+		return err
+	}
+	e.commits = make(chan *commit, 2*len(e.shards))
+
+	run, cancel := context.WithCancel(e.background)
+	e.cancel = cancel
+	e.state = running
+	c := &committer{st: e.st, queue: e.commits, metrics: e.metrics, log: e.log, fault: e.fault, atOnce: e.cfg.Committers}
+	e.committers.Go(c.run)
+	for range 2 {
+		e.others.Go(func() { e.loader.run(e.background) })
+	}
+	e.others.Go(func() { e.recordStrays(e.background) })
+	e.others.Go(func() {
+		e.clock.run(e.background, e.st, func(err error) { e.log.Warn("the database's clock can't be read", "error", err) })
+	})
+	e.reclaim(ctx)
+	e.placement.round(ctx)
+	e.goroutines.Go(func() { e.placement.run(run) })
+	e.goroutines.Go(func() { e.sweep(run) })
+	return nil
+}
+
+// reclaim takes the shards of this node's last run, if it can.
+func (e *Engine) reclaim(ctx context.Context) {
+	if err := e.placement.reclaim(ctx); err != nil {
+		e.log.Warn("the leases of this node's last run can't be taken back; they will expire", "error", err)
+	}
+}
+
+// open reads what the database says to all nodes.
+func (e *Engine) open(ctx context.Context) error {
 	meta, err := e.st.Meta(ctx)
 	if err != nil {
 		return fmt.Errorf("read the database's settings: %w", err)
@@ -208,26 +259,6 @@ func (e *Engine) Start(ctx context.Context) error {
 		return fmt.Errorf("read the database's clock: %w", err)
 	}
 	e.shards = make([]atomic.Pointer[shard], meta.Shards)
-	e.commits = make(chan *commit, 2*meta.Shards)
-
-	run, cancel := context.WithCancel(e.background)
-	e.cancel = cancel
-	e.state = running
-	c := &committer{st: e.st, queue: e.commits, metrics: e.metrics, log: e.log, fault: e.fault, atOnce: e.cfg.Committers}
-	e.committers.Go(c.run)
-	for range 2 {
-		e.others.Go(func() { e.loader.run(e.background) })
-	}
-	e.others.Go(func() { e.recordStrays(e.background) })
-	e.others.Go(func() {
-		e.clock.run(e.background, e.st, func(err error) { e.log.Warn("the database's clock can't be read", "error", err) })
-	})
-	if err := e.placement.reclaim(ctx); err != nil {
-		e.log.Warn("the leases of this node's last run can't be taken back; they will expire", "error", err)
-	}
-	e.placement.round(ctx)
-	e.goroutines.Go(func() { e.placement.run(run) })
-	e.goroutines.Go(func() { e.sweep(run) })
 	return nil
 }
 
@@ -340,7 +371,8 @@ func (e *Engine) doorConfig() doorConfig {
 	return doorConfig{
 		redispatchAfter: e.cfg.RedispatchAfter,
 		parkAfter:       e.cfg.ParkAfter,
-		chance:          rand.Uint64,
+		batchMax:        e.batchMax,
+		chance:          e.chance,
 		task:            e.task,
 		noWorker:        e.noWorker,
 		busHealthy:      e.bus.Healthy,
@@ -368,19 +400,30 @@ func (e *Engine) shard(key sagaKey) (*shard, error) {
 	return nil, unavailable("the saga's shard has no owner at the moment")
 }
 
-// ask puts an event through the door and waits for the answer.
-func (e *Engine) ask(ctx context.Context, ev *event) (answer, error) {
+// submit puts an event into the mailbox of its saga's shard.
+func (e *Engine) submit(ev *event) error {
 	s, err := e.shard(ev.key)
 	if err != nil {
-		return answer{}, err
+		return err
 	}
-	c := make(call, 1)
-	ev.to = c
 	if !s.submit(mailboxMax, ev) {
 		if s.frozen.Load() {
-			return answer{}, unavailable("the outcome of a commit isn't known yet")
+			return unavailable("the outcome of a commit isn't known yet")
 		}
-		return answer{}, unavailable("too much is waiting")
+		if s.mail.isClosed() {
+			return errMoving
+		}
+		return unavailable("too much is waiting")
+	}
+	return nil
+}
+
+// ask puts an event through the door and waits for the answer.
+func (e *Engine) ask(ctx context.Context, ev *event) (answer, error) {
+	c := make(call, 1)
+	ev.to = c
+	if err := e.submit(ev); err != nil {
+		return answer{}, err
 	}
 	select {
 	case a := <-c:
@@ -393,23 +436,43 @@ func (e *Engine) ask(ctx context.Context, ev *event) (answer, error) {
 // Cancel unwinds a saga, or says why not. The status is the saga's after the answer. Errors: *[NotFoundError],
 // *[NotOwnerError], *[UnavailableError], *[InvalidError], *[QuarantinedError].
 func (e *Engine) Cancel(ctx context.Context, namespace, id string, what statemachine.Cancel) (sagadv1.CancelAnswer, statemachine.Status, error) {
-	if err := checkKey(namespace, id); err != nil {
+	ev, err := cancelEvent(namespace, id, what)
+	if err != nil {
 		return 0, 0, err
 	}
-	if err := checkTexts(text{"reason", what.Reason, reasonBytesMax}, text{"request id", what.RequestID, requestIDBytesMax},
-		text{"actor", what.Actor, actorBytesMax}); err != nil {
-		return 0, 0, err
-	}
-	a, err := e.ask(ctx, &event{key: sagaKey{namespace, id}, what: what})
+	a, err := e.ask(ctx, ev)
 	if err != nil {
 		return 0, 0, err
 	}
 	return a.reply.Cancel, a.state.Status, nil
 }
 
+func cancelEvent(namespace, id string, what statemachine.Cancel) (*event, error) {
+	if err := checkKey(namespace, id); err != nil {
+		return nil, err
+	}
+	if err := checkTexts(text{"reason", what.Reason, reasonBytesMax}, text{"request id", what.RequestID, requestIDBytesMax},
+		text{"actor", what.Actor, actorBytesMax}); err != nil {
+		return nil, err
+	}
+	return &event{key: sagaKey{namespace, id}, what: what}, nil
+}
+
 // Act does what a person decided about an operations item, and returns the saga after it. Errors:
 // *[statemachine.Refusal] with the reason, and those of Cancel.
 func (e *Engine) Act(ctx context.Context, namespace, id string, what statemachine.Act) (*statemachine.State, error) {
+	ev, err := actEvent(namespace, id, what)
+	if err != nil {
+		return nil, err
+	}
+	a, err := e.ask(ctx, ev)
+	if err != nil {
+		return nil, err
+	}
+	return a.state, nil
+}
+
+func actEvent(namespace, id string, what statemachine.Act) (*event, error) {
 	if err := checkKey(namespace, id); err != nil {
 		return nil, err
 	}
@@ -417,11 +480,7 @@ func (e *Engine) Act(ctx context.Context, namespace, id string, what statemachin
 		text{"request id", what.RequestID, requestIDBytesMax}, text{"actor", what.Actor, actorBytesMax}); err != nil {
 		return nil, err
 	}
-	a, err := e.ask(ctx, &event{key: sagaKey{namespace, id}, what: what})
-	if err != nil {
-		return nil, err
-	}
-	return a.state, nil
+	return &event{key: sagaKey{namespace, id}, what: what}, nil
 }
 
 // Get returns a saga as it is committed: from memory if this node owns it, else from the store; any node can. Errors:

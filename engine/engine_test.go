@@ -131,7 +131,7 @@ func (n *node) halt() {
 	n.stopped = true
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_ = n.Stop(ctx)
+	_ = n.Engine.Stop(ctx)
 }
 
 // check holds what is stored to what must always be true.

@@ -57,9 +57,14 @@ type NotFoundError struct {
 	What            string
 	Namespace, Name string
 	Version         int32
+	// Deleted: there was one, of definitions.
+	Deleted bool
 }
 
 func (e *NotFoundError) Error() string {
+	if e.Deleted {
+		return fmt.Sprintf("version %d of %s %q in namespace %q was deleted", e.Version, e.What, e.Name, e.Namespace)
+	}
 	if e.Version > 0 {
 		return fmt.Sprintf("there is no %s %q version %d in namespace %q", e.What, e.Name, e.Version, e.Namespace)
 	}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"github.com/google/uuid"
 
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
@@ -10,12 +12,18 @@ import (
 // sagaKey names a saga.
 type sagaKey struct{ namespace, id string }
 
+func (k sagaKey) compare(other sagaKey) int {
+	return cmp.Or(cmp.Compare(k.namespace, other.namespace), cmp.Compare(k.id, other.id))
+}
+
 // event is what goes through a shard's door.
 type event struct {
 	key  sagaKey
 	what statemachine.Event
 	// look: nothing is to happen, the answer is the saga as it is. what is nil.
 	look bool
+	// back: an attempt that a worker handed back. what is nil.
+	back *attempt
 	// known: the saga may be there already, so it is looked up before a start is decided.
 	known bool
 	// run is the new saga's, of starts; the token's, of results.

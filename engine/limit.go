@@ -34,8 +34,18 @@ const (
 	endedBytesMax = 1 << 20
 	// Results for unknown sagas that wait to be recorded.
 	straysMax = 4096
+	// Child sagas that are looked up at a time.
+	childrenMax = 64
 	// Compiled definitions in memory.
 	machinesMax = 4096
+
+	// Starts of the latest version that begin anew because it was deleted meanwhile.
+	startTriesMax = 5
+	// Definitions that are searched for one that names another, in a page and in all.
+	namersPage = 100
+	namersMax  = 10_000
+	// Definitions that an error names.
+	namersShown = 10
 
 	idBytesMax         = 255
 	definitionBytesMax = 63
@@ -43,6 +53,9 @@ const (
 	labelBytesMax      = 63
 	reasonBytesMax     = 4096
 	requestIDBytesMax  = 128
+	signalBytesMax     = 63
+	signalKeyBytesMax  = 128
+	namesMax           = 1000
 	actorBytesMax      = 128
 
 	// What a worker says, cut to this.
@@ -66,6 +79,9 @@ const (
 	// resendMin and resendMax bound the back-off of a batch whose commit is unknown.
 	resendMin = 20 * time.Millisecond
 	resendMax = time.Second
+	// recoverMin and recoverMax bound the back-off of a shard's recovery while the store can't be read.
+	recoverMin = 20 * time.Millisecond
+	recoverMax = time.Second
 	// redispatchDoublings: each time an attempt is sent again, the next time is twice as far, up to 2^n times.
 	redispatchDoublings = 4
 	// lookAfterRefusal is for how long a shard looks starts up after one that was taken for new wasn't.

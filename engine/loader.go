@@ -22,6 +22,8 @@ type loader struct {
 	definitions *definitions
 	metrics     *metrics
 	log         *slog.Logger
+	// pause is where it waits before it asks again.
+	pause func(context.Context, time.Duration) bool
 
 	mu      sync.Mutex
 	waiting []lookup
@@ -34,7 +36,7 @@ type lookup struct {
 }
 
 func newLoader(st store.Loader, defs *definitions, m *metrics, log *slog.Logger) *loader {
-	return &loader{st: st, definitions: defs, metrics: m, log: log, wake: make(chan struct{}, 1)}
+	return &loader{st: st, definitions: defs, metrics: m, log: log, pause: pause, wake: make(chan struct{}, 1)}
 }
 
 // ask queues lookups; the shard is told what was found.
@@ -63,16 +65,8 @@ func (l *loader) run(ctx context.Context) {
 		case <-l.wake:
 		}
 		for ctx.Err() == nil {
-			l.mu.Lock()
-			n := min(len(l.waiting), lookupMax)
-			asked := l.waiting[:n:n]
-			l.waiting = l.waiting[n:]
-			more := len(l.waiting) > 0
-			if !more {
-				l.waiting = nil
-			}
-			l.mu.Unlock()
-			if n == 0 {
+			asked, more := l.take()
+			if len(asked) == 0 {
 				break
 			}
 			if more {
@@ -81,6 +75,20 @@ func (l *loader) run(ctx context.Context) {
 			l.load(ctx, asked)
 		}
 	}
+}
+
+// take hands over some of the lookups that wait.
+func (l *loader) take() (asked []lookup, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(l.waiting), lookupMax)
+	asked = l.waiting[:n:n]
+	l.waiting = l.waiting[n:]
+	more = len(l.waiting) > 0
+	if !more {
+		l.waiting = nil
+	}
+	return asked, more
 }
 
 func (l *loader) load(ctx context.Context, asked []lookup) {
@@ -122,7 +130,7 @@ func (l *loader) query(ctx context.Context, keys []store.Key) ([]store.Loaded, e
 		q, cancel := context.WithTimeout(ctx, 10*time.Second)
 		found, err := l.st.Load(q, keys)
 		cancel()
-		if err == nil || wait > 200*time.Millisecond || !pause(ctx, wait) {
+		if err == nil || wait > 200*time.Millisecond || !l.pause(ctx, wait) {
 			return found, err
 		}
 	}
@@ -142,12 +150,28 @@ func (l *loader) decode(ctx context.Context, x *store.Loaded) (r lookedUp) {
 		return r
 	}
 	r.machine = m
-	r.state, r.bytes, r.err = foldSafely(m, x)
+	r.state, r.bytes, r.err = foldVersions(func(version int32) (*statemachine.Machine, error) {
+		if version == x.Saga.Version {
+			return m, nil
+		}
+		// It ran under another version before it was moved to this one.
+		m, _, err := l.definitions.get(ctx, x.Saga.Namespace, x.Saga.Definition, version)
+		return m, err
+	}, x)
+	var transient *UnavailableError
+	if errors.As(r.err, &transient) {
+		r.failed, r.err = transient, nil
+	}
 	return r
 }
 
-// foldSafely folds a saga's history. A panic is an error: one bad saga doesn't stop the others.
+// foldSafely folds the history of a saga that never changed its version.
 func foldSafely(m *statemachine.Machine, x *store.Loaded) (s *statemachine.State, bytes int, err error) {
+	return foldVersions(func(int32) (*statemachine.Machine, error) { return m, nil }, x)
+}
+
+// foldVersions folds a saga's history. A panic is an error: one bad saga doesn't stop the others.
+func foldVersions(machine func(version int32) (*statemachine.Machine, error), x *store.Loaded) (s *statemachine.State, bytes int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s, err = nil, fmt.Errorf("applying its history panicked: %v", r)
@@ -166,7 +190,7 @@ func foldSafely(m *statemachine.Machine, x *store.Loaded) (s *statemachine.State
 		}
 		bytes += len(row.Facts)
 	}
-	s, err = m.Fold(ts)
+	s, err = statemachine.FoldAll(ts, machine)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -26,6 +26,7 @@ type metrics struct {
 	loads         prometheus.Counter
 
 	redispatched prometheus.Counter
+	handedBack   prometheus.Counter
 	repaired     prometheus.Counter
 	quarantines  prometheus.Counter
 	unsendable   prometheus.Counter
@@ -76,6 +77,7 @@ func newMetrics(reg prometheus.Registerer, g gauges) (*metrics, error) {
 		commitSeconds: histogram("sagad_commit_seconds", "How long commits take, of however many shards.", prometheus.ExponentialBuckets(0.0002, 2, 16)),
 		batchSize:     histogram("sagad_commit_transitions", "Transitions in a commit.", prometheus.ExponentialBuckets(1, 2, 13)),
 		loads:         counter("sagad_loads_total", "Sagas looked up in the store because they weren't in memory."),
+		handedBack:    counter("sagad_handed_back_total", "Attempts that a worker handed back, and that were sent again alone."),
 		redispatched:  counter("sagad_redispatched_total", "Attempts sent again because no result came for long."),
 		repaired:      counter("sagad_repaired_total", "Sagas that nothing would have woken, found by the sweep. Anything but 0 is a bug or a lost write."),
 		quarantines:   counter("sagad_quarantines_total", "Times that a saga was put aside because its history can't be applied or written."),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/fnv"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +51,7 @@ type placement struct {
 
 func newPlacement(e *Engine) *placement {
 	return &placement{
-		e: e, st: e.st, log: e.log, began: time.Now(), running: map[int]*shard{}, freeSince: map[int]time.Time{},
+		e: e, st: e.st, log: e.log, began: e.clock.local(), running: map[int]*shard{}, freeSince: map[int]time.Time{},
 		kick: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 }
@@ -62,7 +61,7 @@ func (p *placement) margin() time.Duration { return min(3*time.Second, p.e.cfg.L
 
 // left is how long the leases are good for.
 func (p *placement) left() time.Duration {
-	return time.Duration(p.until.Load()) - time.Since(p.began)
+	return time.Duration(p.until.Load()) - p.e.clock.since(p.began)
 }
 
 // valid says that this node may serve its shards.
@@ -94,12 +93,7 @@ func (p *placement) ended(s *shard) {
 func (p *placement) run(ctx context.Context) {
 	defer close(p.over)
 	for {
-		every := p.e.cfg.LeaseTTL / 5
-		wait := every*4/5 + rand.N(every*2/5)
-		if len(p.freeSince) > 0 || p.giving {
-			wait = min(wait, 500*time.Millisecond)
-		}
-		t := time.NewTimer(wait)
+		t := time.NewTimer(p.wait())
 		select {
 		case <-ctx.Done():
 			t.Stop()
@@ -115,6 +109,16 @@ func (p *placement) run(ctx context.Context) {
 	}
 }
 
+// wait is how long it is to the next round.
+func (p *placement) wait() time.Duration {
+	every := p.e.cfg.LeaseTTL / 5
+	wait := every*4/5 + time.Duration(p.e.chance()%uint64(max(every*2/5, 1)))
+	if len(p.freeSince) > 0 || p.giving {
+		wait = min(wait, 500*time.Millisecond)
+	}
+	return wait
+}
+
 // round renews, looks who lives, takes and gives.
 func (p *placement) round(ctx context.Context) {
 	if err := p.try(ctx); err != nil && ctx.Err() == nil {
@@ -128,7 +132,7 @@ func (p *placement) try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ttl/3)
 	defer cancel()
 
-	sent := time.Since(p.began)
+	sent := p.e.clock.since(p.began)
 	held, err := p.st.Renew(ctx, me, ttl)
 	if err != nil {
 		return err
@@ -161,7 +165,7 @@ func (p *placement) try(ctx context.Context) error {
 	}
 	slices.SortFunc(nodes, func(a, b store.Node) int { return strings.Compare(a.Name, b.Name) })
 	if !slices.EqualFunc(nodes, p.nodes, func(a, b store.Node) bool { return a.Name == b.Name && a.Boot == b.Boot }) {
-		p.nodes, p.nodesSince = nodes, time.Now()
+		p.nodes, p.nodesSince = nodes, p.e.clock.local()
 		p.log.Info("live nodes", "nodes", len(nodes))
 	}
 	leases, err := p.st.Leases(ctx)
@@ -171,7 +175,7 @@ func (p *placement) try(ctx context.Context) error {
 	p.look(leases)
 	addresses := make([]string, len(p.e.shards))
 	var take, give []int
-	now := time.Now()
+	now := p.e.clock.local()
 	p.mu.Lock()
 	for _, l := range leases {
 		if l.Shard >= len(addresses) {
@@ -251,19 +255,28 @@ func (p *placement) take(ctx context.Context, shards []int) error {
 		s := newShard(p.e, g)
 		p.running[g.Shard] = s
 		p.e.shards[g.Shard].Store(s)
-		p.e.goroutines.Add(1)
-		go func() {
-			defer p.e.goroutines.Done()
-			s.run()
-		}()
+		p.e.launch(s)
 	}
 	return nil
+}
+
+// launch serves a shard that was just taken.
+func (e *Engine) launch(s *shard) {
+	if e.hand != nil {
+		e.hand.launch(s)
+		return
+	}
+	e.goroutines.Add(1)
+	go func() {
+		defer e.goroutines.Done()
+		s.run()
+	}()
 }
 
 // give hands shards over that are placed on others, a few at a time, once the set of nodes has been the same for a
 // while.
 func (p *placement) give(shards []int) {
-	now := time.Now()
+	now := p.e.clock.local()
 	p.giving = len(shards) > 0
 	perSecond := p.e.cfg.MovesPerSecond
 	p.moves = min(p.moves+now.Sub(p.movesAt).Seconds()*perSecond, max(perSecond, 1))
@@ -288,6 +301,10 @@ func (p *placement) give(shards []int) {
 // handOver stops a shard cleanly and releases its lease. It doesn't wait.
 func (p *placement) handOver(s *shard) {
 	s.stop()
+	if p.e.hand != nil {
+		p.e.hand.handOver(s)
+		return
+	}
 	p.e.goroutines.Add(1)
 	go func() {
 		defer p.e.goroutines.Done()
@@ -296,12 +313,17 @@ func (p *placement) handOver(s *shard) {
 		case <-p.e.background.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(p.e.background, p.e.cfg.LeaseTTL/3)
-		defer cancel()
-		if err := p.st.Release(ctx, p.e.node, []int{s.grant.Shard}); err != nil {
-			p.log.Warn("a lease can't be released; it will expire", "shard", s.grant.Shard, "error", err)
-		}
+		p.released(s)
 	}()
+}
+
+// released gives back the lease of a shard that has been handed over.
+func (p *placement) released(s *shard) {
+	ctx, cancel := context.WithTimeout(p.e.background, p.e.cfg.LeaseTTL/3)
+	defer cancel()
+	if err := p.st.Release(ctx, p.e.node, []int{s.grant.Shard}); err != nil {
+		p.log.Warn("a lease can't be released; it will expire", "shard", s.grant.Shard, "error", err)
+	}
 }
 
 // placed is the name of the live node that a shard is placed on.

@@ -93,14 +93,19 @@ func (p *pack) event(ev *event, i int, r *workerv1.Result, now statemachine.Micr
 	if err != nil || int(token.GetShard()) != store.ShardOf(token.GetNamespace(), token.GetSagaId(), len(p.e.shards)) {
 		return workerv1.Verdict_VERDICT_REFUSED
 	}
+	call := statemachine.Call{Step: token.GetStep(), Item: token.GetItem(), Dir: historyv1.Direction(token.GetDirection())}
+	*ev = event{key: sagaKey{token.GetNamespace(), token.GetSagaId()}, run: run, to: p, index: i}
+	if ev.report(call, token, r) {
+		return workerv1.Verdict_VERDICT_UNSPECIFIED
+	}
 	what := statemachine.Result{
-		Call:       statemachine.Call{Step: token.GetStep(), Item: token.GetItem(), Dir: historyv1.Direction(token.GetDirection())},
+		Call:       call,
 		Generation: token.GetGeneration(), Attempt: token.GetAttempt(),
 		RetryAfter: max(r.GetRetryAfterUs(), 0), GiveUp: r.GetGiveUp(),
 		Worker: wire.CleanText(r.GetWorker(), workerBytesMax),
 	}
 	undo := token.GetDirection() == workerv1.Direction_DIRECTION_UNDO
-	switch r.GetOutcome() {
+	switch outcome := r.GetOutcome(); outcome {
 	case workerv1.Outcome_OUTCOME_SUCCEEDED:
 		what.Outcome, what.Output = historyv1.Outcome_OUTCOME_SUCCEEDED, r.GetOutput()
 	case workerv1.Outcome_OUTCOME_REJECTED:
@@ -114,6 +119,14 @@ func (p *pack) event(ev *event, i int, r *workerv1.Result, now statemachine.Micr
 		if !undo {
 			return workerv1.Verdict_VERDICT_REFUSED
 		}
+	case workerv1.Outcome_OUTCOME_HAPPENED, workerv1.Outcome_OUTCOME_DID_NOT_HAPPEN, workerv1.Outcome_OUTCOME_CANT_TELL:
+		what.Outcome = probeOutcomes[outcome]
+		if outcome == workerv1.Outcome_OUTCOME_HAPPENED {
+			what.Output = r.GetOutput()
+		}
+		if token.GetDirection() != workerv1.Direction_DIRECTION_PROBE {
+			return workerv1.Verdict_VERDICT_REFUSED
+		}
 	default:
 		return workerv1.Verdict_VERDICT_REFUSED
 	}
@@ -124,7 +137,7 @@ func (p *pack) event(ev *event, i int, r *workerv1.Result, now statemachine.Micr
 			Detail:  wire.CleanText(r.GetDetail(), errorDetailBytesMax),
 		}
 	}
-	*ev = event{key: sagaKey{token.GetNamespace(), token.GetSagaId()}, run: run, what: what, to: p, index: i}
+	ev.what = what
 	return workerv1.Verdict_VERDICT_UNSPECIFIED
 }
 

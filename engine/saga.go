@@ -21,8 +21,9 @@ type saga struct {
 	machine *statemachine.Machine
 	// state is what is durable. nil: cold, or not there yet.
 	state *statemachine.State
-	// next is what is decided and not durable yet. nil: nothing is.
-	next *statemachine.State
+	// next is what is decided and not durable yet, with its machine. nil: nothing is.
+	next        *statemachine.State
+	nextMachine *statemachine.Machine
 	// bytes of history: about what the saga weighs.
 	bytes int
 
@@ -36,6 +37,7 @@ type saga struct {
 	// touched is the time of the last event.
 	touched statemachine.Micros
 	stuck   bool
+	paused  bool
 	// resumed is added to the dispatch number when the saga is loaded again.
 	resumed int32
 	// broken tells why the saga is quarantined, since when.
@@ -55,9 +57,17 @@ func (g *saga) current() *statemachine.State {
 	return g.state
 }
 
+// currentMachine is that of the current state.
+func (g *saga) currentMachine() *statemachine.Machine {
+	if g.next != nil {
+		return g.nextMachine
+	}
+	return g.machine
+}
+
 // row is the saga's row as it is from now on, or nil if that hasn't changed.
 func (g *saga) row(shard int, before, after *statemachine.State) *store.Saga {
-	if before != nil && before.Status == after.Status && before.SettledByHand == after.SettledByHand &&
+	if before != nil && before.Version == after.Version && before.Status == after.Status && before.SettledByHand == after.SettledByHand &&
 		(before.Cause == nil) == (after.Cause == nil) {
 		return nil
 	}
@@ -140,4 +150,7 @@ var outcomes = [...]historyv1.Outcome{
 	historyv1.Outcome_OUTCOME_FAILED,
 	historyv1.Outcome_OUTCOME_UNKNOWN,
 	historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO,
+	historyv1.Outcome_OUTCOME_HAPPENED,
+	historyv1.Outcome_OUTCOME_DID_NOT_HAPPEN,
+	historyv1.Outcome_OUTCOME_CANT_TELL,
 }

@@ -137,6 +137,12 @@ func (m *mailbox) take(spare []*event) (events []*event, found []lookedUp, swept
 	return events, found, swept, resend
 }
 
+func (m *mailbox) isClosed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed
+}
+
 // close lets nobody in any more and returns who was.
 func (m *mailbox) close() []*event {
 	m.mu.Lock()
@@ -146,7 +152,8 @@ func (m *mailbox) close() []*event {
 	return events
 }
 
-// loop is the shard's goroutine's own.
+// loop is what serves a shard: it decides what is sent to the store and when, what follows from the answers, and when the
+// shard is given up. It is synchronous; a goroutine drives it, or a [Stepper].
 type loop struct {
 	*shard
 	door *door
@@ -159,72 +166,106 @@ type loop struct {
 	spare       []*event
 	served      func()
 	refreshAt   time.Time
-	timer       *time.Timer
-	stoppingC   <-chan struct{}
 	closing     bool
+	// Recovery: the last run that was loaded, and how many sagas were.
+	after uuid.UUID
+	count int
 }
+
+func newLoop(s *shard) *loop {
+	return &loop{shard: s, door: newDoor(s.grant, s.e.doorConfig()), done: make(chan committed, 1)}
+}
+
+// errMoving is what everybody is told who waits for a shard that isn't served here any more.
+var errMoving error = unavailable("the shard is moving")
+
+// next says what a loop does next.
+type next uint8
+
+const (
+	// waits for something to happen: see [loop.wait].
+	waits next = iota
+	// goesOn at once.
+	goesOn
+	// ends.
+	ends
+)
 
 // run serves the shard until it is stopped or lost.
 func (s *shard) run() {
 	defer close(s.done)
-	l := &loop{
-		shard: s,
-		door:  newDoor(s.grant, s.e.doorConfig()),
-		done:  make(chan committed, 1),
-		timer: time.NewTimer(0), stoppingC: s.stopping,
-	}
-	defer l.timer.Stop()
-	reason := unavailable("the shard is moving")
-	defer func() { l.end(reason) }()
+	l := newLoop(s)
+	defer l.end()
 	if !l.recover() {
 		return
 	}
-	log := s.e.log.With("shard", s.grant.Shard, "epoch", s.grant.Epoch)
-	log.Debug("shard is served")
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stopping := s.stopping
 	for {
+		switch l.advance() {
+		case goesOn:
+			continue
+		case ends:
+			return
+		}
 		wake := s.mail.wake
 		if l.flight != nil {
 			wake = nil // what comes stays in the mailbox until the batch is settled
-		} else {
-			if l.closing {
-				log.Debug("shard is handed over")
-				return
-			}
-			if !s.e.placement.valid() {
-				log.Warn("shard is given up: its lease couldn't be renewed in time")
-				s.gaveUp.Store(true)
-				return
-			}
-			if l.turn() {
-				continue
-			}
-			if l.flight != nil {
-				wake = nil
-			}
 		}
-		l.sleep()
+		if wait, ok := l.wait(); ok {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
 		select {
 		case <-wake:
 		case c := <-l.done:
 			if !l.settled(c) {
 				return
 			}
-		case <-l.timer.C:
-			if !l.resendAt.IsZero() && !time.Now().Before(l.resendAt) {
-				l.resendAt = time.Time{}
-				s.e.commits <- l.flight
-			}
-		case <-l.stoppingC:
-			l.closing, l.stoppingC = true, nil
-			for _, ev := range s.mail.close() {
-				l.door.answer(ev, answer{err: reason})
-			}
-			l.flush()
+		case <-timer.C:
+			l.resend()
+		case <-stopping:
+			stopping = nil
+			l.close()
 		case <-s.lost:
-			log.Info("shard is lost")
+			l.gone()
 			return
 		}
 	}
+}
+
+// advance does what can be done now. While a batch is under way that is nothing.
+func (l *loop) advance() next {
+	switch {
+	case l.flight != nil:
+		return waits
+	case l.closing:
+		l.e.log.Debug("shard is handed over", "shard", l.grant.Shard, "epoch", l.grant.Epoch)
+		return ends
+	case !l.e.placement.valid():
+		l.e.log.Warn("shard is given up: its lease couldn't be renewed in time", "shard", l.grant.Shard, "epoch", l.grant.Epoch)
+		l.gaveUp.Store(true)
+		return ends
+	case l.turn():
+		return goesOn
+	}
+	return waits
+}
+
+// gone says that the lease is another's.
+func (l *loop) gone() {
+	l.e.log.Info("shard is lost", "shard", l.grant.Shard, "epoch", l.grant.Epoch)
+}
+
+// close lets nobody in any more. The batch under way is still settled.
+func (l *loop) close() {
+	l.closing = true
+	for _, ev := range l.mail.close() {
+		l.door.answer(ev, answer{err: errMoving})
+	}
+	l.flush()
 }
 
 // turn takes what has arrived and decides it. It says whether there is more to do at once.
@@ -251,8 +292,25 @@ func (l *loop) turn() (more bool) {
 		return !l.door.idle(now)
 	}
 	l.flight = &commit{batch: batch, bytes: l.door.batch.bytes, transitions: len(batch.Transitions), done: l.done}
-	l.e.commits <- l.flight
+	l.send()
 	return false
+}
+
+// send sends the batch under way, for the first time or again.
+func (l *loop) send() {
+	if l.e.hand != nil {
+		l.e.hand.send(l)
+		return
+	}
+	l.e.commits <- l.flight
+}
+
+// resend sends the batch under way again if that is due.
+func (l *loop) resend() {
+	if !l.resendAt.IsZero() && !l.e.clock.local().Before(l.resendAt) {
+		l.resendAt = time.Time{}
+		l.send()
+	}
 }
 
 // settled takes in what is known of the batch under way. It says whether the shard goes on.
@@ -270,7 +328,7 @@ func (l *loop) settled(c committed) bool {
 			log.Error("the database refuses a batch; it is tried one saga at a time", "transitions", l.flight.transitions, "error", c.cause)
 		}
 		if l.backoff > 0 {
-			log.Info("the unknown commit is settled", "result", c.result.String(), "took", time.Since(l.unknownFrom))
+			log.Info("the unknown commit is settled", "result", c.result.String(), "took", l.e.clock.since(l.unknownFrom))
 		}
 		l.flight, l.backoff, l.resendAt = nil, 0, time.Time{}
 		l.frozen.Store(false)
@@ -287,7 +345,7 @@ func (l *loop) settled(c committed) bool {
 		return false
 	default:
 		if l.backoff == 0 {
-			l.unknownFrom = time.Now()
+			l.unknownFrom = l.e.clock.local()
 			l.backoff = resendMin
 			log.Warn("the outcome of a commit isn't known; the shard is frozen and the same batch is sent again", "error", c.cause)
 		} else {
@@ -295,8 +353,8 @@ func (l *loop) settled(c committed) bool {
 		}
 		l.frozen.Store(true)
 		l.door.batch.resent = true
-		l.resendAt = time.Now().Add(l.backoff)
-		if time.Since(l.unknownFrom) > l.e.cfg.LeaseTTL {
+		l.resendAt = l.e.clock.local().Add(l.backoff)
+		if l.e.clock.since(l.unknownFrom) > l.e.cfg.LeaseTTL {
 			log.Error("the outcome of a commit stays unknown; the shard is given up, its next owner settles it", "error", c.cause)
 			l.gaveUp.Store(true)
 			return false
@@ -312,6 +370,10 @@ func (l *loop) flush() {
 		l.e.fault(BeforePublish)
 		l.e.bus.Publish(out.tasks)
 		l.e.fault(AfterPublish)
+	}
+	sendStops(l.e.bus, out.stops)
+	if len(out.notes) > 0 {
+		l.e.tell(out.notes...)
 	}
 	if len(out.lookups) > 0 {
 		l.e.loader.ask(l.shard, out.lookups)
@@ -332,23 +394,21 @@ func (l *loop) flush() {
 	}
 }
 
-// sleep sets the timer to the next thing that is due. While a batch is under way that is sending it again, if it is
-// unknown.
-func (l *loop) sleep() {
+// wait is how long it is to the next thing that is due; ok is false if nothing is. While a batch is under way that is sending it
+// again, if it is unknown.
+func (l *loop) wait() (wait time.Duration, ok bool) {
 	if l.flight != nil {
 		if l.resendAt.IsZero() {
-			l.timer.Stop()
-		} else {
-			l.timer.Reset(max(time.Until(l.resendAt), 0))
+			return 0, false
 		}
-		return
+		return max(-l.e.clock.since(l.resendAt), 0), true
 	}
-	wait := min(time.Until(l.refreshAt), l.e.placement.left()+time.Millisecond)
+	wait = min(-l.e.clock.since(l.refreshAt), l.e.placement.left()+time.Millisecond)
 	if at, ok := l.door.wake(); ok {
 		// Rounded up: never early.
 		wait = min(wait, time.Duration(at-l.e.clock.now())*time.Microsecond+time.Microsecond)
 	}
-	l.timer.Reset(max(wait, 0))
+	return max(wait, 0), true
 }
 
 // refresh brings the gauges up to date now and then.
@@ -356,15 +416,15 @@ func (l *loop) refresh(now statemachine.Micros) {
 	d := l.door
 	l.hot.Store(int64(d.hot()))
 	l.stuck.Store(int64(d.stuck))
-	if n := int64(d.broken); n != l.broken.Load() || n > 0 && time.Now().After(l.refreshAt) {
+	if n := int64(d.broken); n != l.broken.Load() || n > 0 && l.e.clock.local().After(l.refreshAt) {
 		l.broken.Store(n)
 		q := d.quarantines()
 		l.quarantined.Store(&q)
 	}
-	if time.Now().Before(l.refreshAt) {
+	if l.e.clock.local().Before(l.refreshAt) {
 		return
 	}
-	l.refreshAt = time.Now().Add(refreshEvery)
+	l.refreshAt = l.e.clock.local().Add(refreshEvery)
 	l.oldest.Store(d.oldest())
 	if l.served == nil {
 		l.serve()
@@ -379,6 +439,16 @@ func (l *loop) serve() {
 	if err != nil {
 		l.e.log.Warn("results can't be received; it is tried again", "shard", l.grant.Shard, "error", err)
 		return
+	}
+	if bus, ok := l.e.bus.(NoteBus); ok {
+		stopNotes, err := bus.ServeNotes(l.grant.Shard, l.e.HandleNotes)
+		if err != nil {
+			l.e.log.Warn("messages from other nodes can't be received; it is tried again", "shard", l.grant.Shard, "error", err)
+			stop()
+			return
+		}
+		both := stop
+		stop = func() { both(); stopNotes() }
 	}
 	l.served = stop
 }
@@ -404,62 +474,73 @@ func (l *loop) recover() bool {
 	}
 	// Before anything is sent again: results wait in the mailbox until the sagas are there.
 	l.serve()
-	var after uuid.UUID
-	count, wait := 0, 20*time.Millisecond
-	for {
-		page, err := l.e.st.Unfinished(ctx, l.grant.Shard, after, pageMax)
-		var found []lookedUp
-		if err == nil {
-			for i := range page {
-				r := l.e.loader.decode(ctx, &page[i])
-				if r.failed != nil {
-					err = r.failed
-					break
-				}
-				found = append(found, r)
-			}
-		}
-		if ctx.Err() != nil {
+	for wait := recoverMin; ; {
+		n, err := l.page(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return false
-		}
-		if err != nil {
-			l.e.log.Warn("a shard's sagas can't be loaded; it is tried again", "shard", l.grant.Shard, "error", err)
+		case err != nil:
 			if !pause(ctx, wait) {
 				return false
 			}
-			wait = min(2*wait, time.Second)
-			continue
-		}
-		now := l.e.clock.now()
-		for _, r := range found {
-			l.door.restore(r, now)
-		}
-		if !l.e.placement.valid() {
-			l.gaveUp.Store(true)
+			wait = min(2*wait, recoverMax)
+		case n == ends:
 			return false
+		case n == waits:
+			return true
 		}
-		l.flush()
-		count += len(page)
-		if len(page) < pageMax {
-			break
+	}
+}
+
+// page takes in the next page of the sagas to be recovered. It goes on while there are more, waits after the last, and ends if
+// the shard isn't this node's any more. After an error it is to be tried again.
+func (l *loop) page(ctx context.Context) (next, error) {
+	page, err := l.e.st.Unfinished(ctx, l.grant.Shard, l.after, l.e.page)
+	var found []lookedUp
+	if err == nil {
+		for i := range page {
+			r := l.e.loader.decode(ctx, &page[i])
+			if r.failed != nil {
+				err = r.failed
+				break
+			}
+			found = append(found, r)
 		}
-		after = page[len(page)-1].Saga.Run
 	}
-	if count > 0 {
-		l.e.log.Debug("unfinished sagas were loaded", "shard", l.grant.Shard, "epoch", l.grant.Epoch, "sagas", count)
+	if ctx.Err() != nil {
+		return ends, nil
 	}
-	return true
+	if err != nil {
+		l.e.log.Warn("a shard's sagas can't be loaded; it is tried again", "shard", l.grant.Shard, "error", err)
+		return waits, err
+	}
+	now := l.e.clock.now()
+	for _, r := range found {
+		l.door.restore(r, now)
+	}
+	if !l.e.placement.valid() {
+		l.gaveUp.Store(true)
+		return ends, nil
+	}
+	l.flush()
+	l.count += len(page)
+	if len(page) == l.e.page {
+		l.after = page[len(page)-1].Saga.Run
+		return goesOn, nil
+	}
+	l.e.log.Debug("shard is served", "shard", l.grant.Shard, "epoch", l.grant.Epoch, "sagas", l.count)
+	return waits, nil
 }
 
 // end tells everybody who waits that the shard isn't served here any more.
-func (l *loop) end(reason error) {
+func (l *loop) end() {
 	if l.served != nil {
 		l.served()
 	}
 	rest := l.mail.close()
-	l.door.fail(reason)
+	l.door.fail(errMoving)
 	for _, ev := range rest {
-		l.door.answer(ev, answer{err: reason})
+		l.door.answer(ev, answer{err: errMoving})
 	}
 	out := l.door.take()
 	for i := range out.answers {

@@ -2,10 +2,11 @@ package engine
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/sagad/sagad/internal/expr"
 	"github.com/sagad/sagad/internal/wire"
 	"github.com/sagad/sagad/statemachine"
+	"github.com/sagad/sagad/store"
 )
 
 // StartRequest asks for a saga. Namespace and ID name it; the rest is its content.
@@ -44,42 +46,70 @@ type StartReply struct {
 // ctx is continued. Errors: *[ConflictError], *[NotFoundError], *[InvalidError], *[statemachine.Refusal] if the input
 // doesn't fit, *[NotOwnerError], *[UnavailableError], *[QuarantinedError].
 func (e *Engine) StartSaga(ctx context.Context, r StartRequest) (StartReply, error) {
+	for try := 1; ; try++ {
+		ev, err := e.startEvent(ctx, &r)
+		if err != nil {
+			return StartReply{}, err
+		}
+		a, err := e.ask(ctx, ev)
+		if err = e.startRefused(err); err == nil {
+			return startReply(&a), nil
+		}
+		if gone, none := errors.AsType[*NotFoundError](err); !none || !gone.Deleted || r.Version != 0 || try == startTriesMax {
+			return StartReply{}, err
+		}
+		// What was the latest version a moment ago was deleted. Another one is now.
+	}
+}
+
+// startRefused says so if a start was refused because its version was deleted since it was looked up.
+func (e *Engine) startRefused(err error) error {
+	gone, deleted := errors.AsType[*store.DeletedError](err)
+	if !deleted {
+		return err
+	}
+	e.definitions.forget(gone.Namespace, gone.Name, gone.Version)
+	return &NotFoundError{What: "definition", Namespace: gone.Namespace, Name: gone.Name, Version: gone.Version, Deleted: true}
+}
+
+func startReply(a *answer) StartReply {
+	return StartReply{Run: a.run, Version: a.state.Version, Created: a.created}
+}
+
+// startEvent is what a start asks of the saga's shard.
+func (e *Engine) startEvent(ctx context.Context, r *StartRequest) (*event, error) {
 	if err := r.check(); err != nil {
-		return StartReply{}, err
+		return nil, err
 	}
 	input := r.Input
 	if len(input) == 0 {
 		input = []byte("null")
 	}
 	if len(input) > wire.PayloadBytesMax {
-		return StartReply{}, &InvalidError{Field: "input", Message: fmt.Sprintf(
+		return nil, &InvalidError{Field: "input", Message: fmt.Sprintf(
 			"has %d bytes; the limit is %d: put large data elsewhere and pass a reference", len(input), wire.PayloadBytesMax)}
 	}
 	digest, err := r.digestOf(input)
 	if err != nil {
-		return StartReply{}, &InvalidError{Field: "input", Message: err.Error()}
+		return nil, &InvalidError{Field: "input", Message: err.Error()}
 	}
 	key := sagaKey{r.Namespace, r.ID}
 	if _, err := e.shard(key); err != nil {
-		return StartReply{}, err // before the definition is looked up
+		return nil, err // before the definition is looked up
 	}
-	machine, def, err := e.definitions.get(ctx, r.Namespace, r.Definition, r.Version)
+	machine, def, err := e.definitions.startable(ctx, r.Namespace, r.Definition, r.Version)
 	if err != nil {
-		return StartReply{}, err
+		return nil, err
 	}
 	traceparent := e.traces.start(ctx, r.Definition, r.Namespace, r.ID)
-	a, err := e.ask(ctx, &event{
+	return &event{
 		// A saga that is there already is told whatever the latest version says to the input.
-		key: key, machine: machine, invalid: machine.CheckInput(input), run: newRun(e.clock.now()),
+		key: key, machine: machine, invalid: machine.CheckInput(input), run: newRun(e.clock.now(), e.random),
 		what: statemachine.Start{
 			Namespace: r.Namespace, SagaID: r.ID, Version: def.Version, Input: input, Digest: digest[:], Labels: r.Labels, Actor: r.Actor,
 			Traceparent: traceparent,
 		},
-	})
-	if err != nil {
-		return StartReply{}, err
-	}
-	return StartReply{Run: a.run, Version: a.state.Version, Created: a.created}, nil
+	}, nil
 }
 
 // scratch is memory for digests.
@@ -200,9 +230,9 @@ func checkText(field, s string, bytesMax int) error {
 }
 
 // newRun is a UUIDv7 whose time is now.
-func newRun(now statemachine.Micros) uuid.UUID {
+func newRun(now statemachine.Micros, random io.Reader) uuid.UUID {
 	var id uuid.UUID
-	_, _ = rand.Read(id[6:]) // it never fails
+	_, _ = io.ReadFull(random, id[6:]) // it never fails
 	ms := now / 1000
 	for i := 5; i >= 0; i-- {
 		id[i] = byte(ms)

@@ -14,20 +14,24 @@ func (e *Engine) sweep(ctx context.Context) {
 	wait := e.cfg.SweepEvery
 	for pause(ctx, wait) {
 		began := time.Now()
-		for i := range e.shards {
-			s := e.shards[i].Load()
-			if s == nil || ctx.Err() != nil {
-				continue
-			}
-			keys, err := e.unfinished(ctx, i)
-			if err != nil {
-				e.log.Warn("the sweep can't read a shard's sagas; the next one will", "shard", i, "error", err)
-				continue
-			}
-			s.mail.sweep(keys)
-		}
+		e.sweepOnce(ctx)
 		// A tenth of the time at most.
 		wait = max(e.cfg.SweepEvery, 10*time.Since(began))
+	}
+}
+
+func (e *Engine) sweepOnce(ctx context.Context) {
+	for i := range e.shards {
+		s := e.shards[i].Load()
+		if s == nil || ctx.Err() != nil {
+			continue
+		}
+		keys, err := e.unfinished(ctx, i)
+		if err != nil {
+			e.log.Warn("the sweep can't read a shard's sagas; the next one will", "shard", i, "error", err)
+			continue
+		}
+		s.mail.sweep(keys)
 	}
 }
 

@@ -22,10 +22,11 @@ func (e *Engine) task(g *saga, c statemachine.Call, dispatch int32) (*workerv1.T
 	t.RunId = run
 	t.Dispatch = dispatch
 	t.Traceparent = g.state.Traceparent
-	t.IdempotencyKey = wire.IdempotencyKey(run, c.Step, c.Item, t.Direction, t.Generation)
-	if t.Direction == workerv1.Direction_DIRECTION_UNDO {
+	name := g.state.KeyName(c)
+	t.IdempotencyKey = wire.IdempotencyKey(run, name, c.Item, t.Direction, t.Generation)
+	if t.Direction != workerv1.Direction_DIRECTION_DO {
 		generation := max(g.state.Call(statemachine.Call{Step: c.Step, Item: c.Item, Dir: historyv1.Direction_DIRECTION_DO}).Generation, 1)
-		t.ActionKey = wire.IdempotencyKey(run, c.Step, c.Item, workerv1.Direction_DIRECTION_DO, generation)
+		t.ActionKey = wire.IdempotencyKey(run, name, c.Item, workerv1.Direction_DIRECTION_DO, generation)
 	}
 	x := tokens.Get().(*token)
 	digest := sha256.Sum256(t.Input)
@@ -51,9 +52,5 @@ type token struct {
 }
 
 func (e *Engine) noWorker(g *saga, c statemachine.Call) bool {
-	dir := workerv1.Direction_DIRECTION_DO
-	if c.Dir == historyv1.Direction_DIRECTION_UNDO {
-		dir = workerv1.Direction_DIRECTION_UNDO
-	}
-	return !e.bus.Listening(g.key.namespace, g.machine.Activity(c.Step), dir)
+	return !e.bus.Listening(g.key.namespace, g.machine.Activity(c.Step), workerv1.Direction(c.Dir)) // the numbers are the same
 }

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,17 +49,19 @@ func thorough(m *Machine) *Machine {
 	for i := range c.steps {
 		c.steps[i].in.fits = false
 	}
-	c.body = append([]node(nil), m.body...)
-	for i := range c.body {
-		c.body[i].output.fits = false
+	c.bodies = slices.Clone(m.bodies)
+	nodes := slices.Clone(m.bodies[0].nodes)
+	for i := range nodes {
+		nodes[i].output.fits = false
 	}
+	c.bodies[0].nodes = nodes
 	return &c
 }
 
 // What needs no validation is decided as it is with one; what needs one has it.
 func TestInputsThatNeedNoValidation(t *testing.T) {
 	m := mapped(t)
-	if !m.steps[0].in.fits || m.steps[1].in.fits || !m.body[2].output.fits {
+	if !m.steps[0].in.fits || m.steps[1].in.fits || !m.bodies[0].nodes[2].output.fits {
 		t.Fatal("a: types leave nothing open; b: cents has a minimum; return: types leave nothing open")
 	}
 	for _, tt := range []struct {
@@ -98,11 +101,11 @@ func TestUnprovenDocumentsAreValidated(t *testing.T) {
 	m := mapped(t)
 	d := decider{m: m, s: m.empty()}
 	d.s.Steps[1].Do.Output = []byte(`{"ref":1}`)
-	if _, err := d.build(&m.body[2].output, m.output); err == nil {
+	if _, err := d.build(&m.bodies[0].nodes[2].output, m.output, where{}); err == nil {
 		t.Error("the output of a step that didn't succeed was taken for proven")
 	}
 	d.s.Steps[1].Do.Phase, d.s.Steps[1].Do.OutputKnown, d.s.Steps[1].Do.Output = Succeeded, true, []byte(`{"ref":"r"}`)
-	if doc, err := d.build(&m.body[2].output, m.output); err != nil || string(doc) != `{"ref":"r"}` {
+	if doc, err := d.build(&m.bodies[0].nodes[2].output, m.output, where{}); err != nil || string(doc) != `{"ref":"r"}` {
 		t.Errorf("%s, %v", doc, err)
 	}
 }

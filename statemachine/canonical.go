@@ -109,7 +109,7 @@ func canonicalValue(b *bytes.Buffer, fd protoreflect.FieldDescriptor, v protoref
 		return canonicalMessage(b, v.Message())
 	case protoreflect.StringKind:
 		switch fd.Name() {
-		case "input_schema", "output_schema":
+		case "input_schema", "output_schema", "form_schema", "schema":
 			c, err := expr.CanonicalJSON([]byte(v.String()))
 			if err != nil {
 				return fmt.Errorf("%s: %w", fd.Name(), err)

@@ -18,7 +18,11 @@ import (
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 )
 
-const canonicalFile = "testdata/canonical/order.json"
+const (
+	canonicalFile = "testdata/canonical/order.json"
+	// flowFile has the nodes that canonicalFile, which is older, hasn't.
+	flowFile = "testdata/canonical/flow.json"
+)
 
 // TestCanonicalGolden holds the canonical form and the hash of a definition for ever: if this fails, every definition that
 // was ever registered would be registered again as a new version.
@@ -48,10 +52,35 @@ func TestCanonicalGolden(t *testing.T) {
 	}
 }
 
+// TestCanonicalGoldenFlow does the same for the nodes that came later.
+func TestCanonicalGoldenFlow(t *testing.T) {
+	def := definitionOf(t, flowFile)
+	got, err := Canonical(def)
+	if err != nil || !json.Valid(got) {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/canonical/flow.canonical", string(got))
+	m, problems := Compile(def)
+	if m == nil {
+		t.Fatalf("compiled: %v", problems)
+	}
+	golden(t, "testdata/canonical/flow.sha256", m.Hash()+"\n")
+}
+
+// TestMermaid pins the picture of a definition with each kind of node.
+func TestMermaid(t *testing.T) {
+	golden(t, "testdata/canonical/flow.mermaid", Mermaid(definitionOf(t, flowFile)))
+}
+
 func orderDefinition(t *testing.T) *sagadv1.Definition {
 	t.Helper()
+	return definitionOf(t, canonicalFile)
+}
+
+func definitionOf(t *testing.T, file string) *sagadv1.Definition {
+	t.Helper()
 	def := &sagadv1.Definition{}
-	if err := protojson.Unmarshal([]byte(sourceOf(t, canonicalFile)), def); err != nil {
+	if err := protojson.Unmarshal([]byte(sourceOf(t, file)), def); err != nil {
 		t.Fatal(err)
 	}
 	return def
@@ -109,7 +138,28 @@ func TestCanonicalIgnoresForm(t *testing.T) {
 
 // TestCanonicalSeesEverything changes each field of each message, one at a time, and wants another canonical form each time.
 func TestCanonicalSeesEverything(t *testing.T) {
-	def := orderDefinition(t)
+	touched := map[protoreflect.FullName]bool{}
+	changes := seesEverything(t, orderDefinition(t), touched) + seesEverything(t, definitionOf(t, flowFile), touched)
+	if changes < 250 {
+		t.Errorf("only %d changes", changes)
+	}
+	// Every field of every message that a definition is made of was touched, so the definitions in the files have all of them.
+	messages := sagadv1.File_sagad_v1_definition_proto.Messages()
+	for j := range messages.Len() {
+		md := messages.Get(j)
+		if md.Name() == "DefinitionVersion" || md.Name() == "Problem" {
+			continue // made of definitions, or said about them
+		}
+		for i := range md.Fields().Len() {
+			if f := md.Fields().Get(i).FullName(); !touched[f] {
+				t.Errorf("%s is neither in %s nor in %s", f, canonicalFile, flowFile)
+			}
+		}
+	}
+}
+
+func seesEverything(t *testing.T, def *sagadv1.Definition, touched map[protoreflect.FullName]bool) (changes int) {
+	t.Helper()
 	seen := map[string]string{}
 	note := func(d *sagadv1.Definition, what string) {
 		c, err := Canonical(d)
@@ -122,29 +172,15 @@ func TestCanonicalSeesEverything(t *testing.T) {
 		seen[string(c)] = what
 	}
 	note(def, "the definition as it is")
-	touched := map[protoreflect.FullName]bool{}
-	changes := 0
 	for n := 0; ; n++ {
 		d := proto.CloneOf(def)
 		left := n
 		what := mutate(d.ProtoReflect(), "definition", &left, touched)
 		if what == "" {
-			break
+			return changes
 		}
 		changes++
 		note(d, what)
-	}
-	if changes < 100 {
-		t.Errorf("only %d changes", changes)
-	}
-	// Every field of every message that a definition is made of was touched, so the definition in the file has all of them.
-	for _, name := range []protoreflect.FullName{"Definition", "Activity", "Node", "Step", "Compensation", "RetryPolicy", "Mapping", "Parallel", "Branch", "If", "Return"} {
-		md := sagadv1.File_sagad_v1_definition_proto.Messages().ByName(protoreflect.Name(name))
-		for i := range md.Fields().Len() {
-			if f := md.Fields().Get(i).FullName(); !touched[f] {
-				t.Errorf("%s isn't in %s", f, canonicalFile)
-			}
-		}
 	}
 }
 
@@ -197,7 +233,7 @@ func mutate(m protoreflect.Message, path string, n *int, touched map[protoreflec
 		case turn():
 			switch v := m.Get(fd); fd.Kind() {
 			case protoreflect.StringKind:
-				if strings.HasSuffix(string(fd.Name()), "_schema") {
+				if strings.HasSuffix(string(fd.Name()), "schema") {
 					m.Set(fd, protoreflect.ValueOfString(`{"title":"x","allOf":[`+v.String()+`]}`))
 				} else {
 					m.Set(fd, protoreflect.ValueOfString(v.String()+" "))

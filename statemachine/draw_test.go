@@ -200,15 +200,11 @@ func ordered(def *sagadv1.Definition) map[[2]string]bool {
 func stepsOf(nodes []*sagadv1.Node) []*sagadv1.Step {
 	var out []*sagadv1.Step
 	for _, n := range nodes {
-		switch k := n.GetKind().(type) {
-		case *sagadv1.Node_Step:
-			out = append(out, k.Step)
-		case *sagadv1.Node_Parallel:
-			for _, b := range k.Parallel.GetBranches() {
-				out = append(out, stepsOf(b.GetBody())...)
-			}
-		case *sagadv1.Node_If:
-			out = append(append(out, stepsOf(k.If.GetThen())...), stepsOf(k.If.GetElse())...)
+		if s := n.GetStep(); s != nil {
+			out = append(out, s)
+		}
+		for _, b := range Bodies(n) {
+			out = append(out, stepsOf(b)...)
 		}
 	}
 	return out

@@ -21,12 +21,19 @@ func (c Call) proto() *historyv1.Call {
 	return &historyv1.Call{Step: c.Step, Item: c.Item, Direction: c.Dir}
 }
 
-// String is the form that scripts and logs use: "reserve" or "undo reserve".
+// String is the form that scripts and logs use: "reserve", "undo reserve", "probe charge" or, in maps and loops, "undo reserve@3".
 func (c Call) String() string {
-	if c.Dir == historyv1.Direction_DIRECTION_UNDO {
-		return "undo " + c.Step
+	s := c.Step
+	if c.Item != "" {
+		s += "@" + c.Item
 	}
-	return c.Step
+	switch c.Dir {
+	case historyv1.Direction_DIRECTION_UNDO:
+		return "undo " + s
+	case historyv1.Direction_DIRECTION_PROBE:
+		return "probe " + s
+	}
+	return s
 }
 
 // Event is something that happened to a saga. There is no other way to change one.
@@ -42,6 +49,8 @@ type Start struct {
 	Labels      map[string]string
 	Actor       string
 	Traceparent string
+	// Parent is set of child sagas.
+	Parent *historyv1.Parent
 }
 
 // Result is what a worker says of an attempt.
@@ -81,11 +90,67 @@ type Act struct {
 	Output []byte
 }
 
-func (Start) event()  {}
-func (Result) event() {}
-func (Tick) event()   {}
-func (Cancel) event() {}
-func (Act) event()    {}
+// Signal tells a saga something. The payload is JSON.
+type Signal struct {
+	Name, Key string
+	Payload   []byte
+	Actor     string
+}
+
+// Pause stops a saga from sending anything out; Resume lets it go on.
+type Pause struct{ Actor, Reason, RequestID string }
+
+type Resume struct{ Actor, Reason, RequestID string }
+
+// ReportKind is what a worker reports of an attempt that goes on.
+type ReportKind uint8
+
+const (
+	// ReportClaim: this delivery is going to run the attempt. The data is a string drawn for the delivery.
+	ReportClaim ReportKind = iota + 1
+	// ReportCheckpoint: what a compensation is to be given, before the effect.
+	ReportCheckpoint
+	// ReportProgress: a heartbeat, perhaps with what the next attempt is to be given.
+	ReportProgress
+)
+
+// Report is what a worker says of an attempt that goes on.
+type Report struct {
+	Call                Call
+	Generation, Attempt int32
+	Kind                ReportKind
+	// Data is JSON; nil of a heartbeat that says nothing more.
+	Data   []byte
+	Worker string
+}
+
+// Migrate moves a running saga to another version of its definition.
+type Migrate struct {
+	To      *Machine
+	Version int32
+	// Names that changed, old to new.
+	Names                    map[string]string
+	Actor, Reason, RequestID string
+}
+
+// Unwind asks a child saga to unwind, for its parent.
+type Unwind struct{}
+
+// ParentEnded tells a child saga what became of its parent.
+type ParentEnded struct{ Status Status }
+
+func (Signal) event()      {}
+func (Pause) event()       {}
+func (Resume) event()      {}
+func (Report) event()      {}
+func (Migrate) event()     {}
+func (Unwind) event()      {}
+func (ParentEnded) event() {}
+func (Start) event()       {}
+func (Result) event()      {}
+func (Tick) event()        {}
+func (Cancel) event()      {}
+func (Act) event()         {}
 
 // Decision is what an event leads to.
 type Decision struct {
@@ -112,6 +177,8 @@ type Reply struct {
 	Cancel sagadv1.CancelAnswer
 	// Duplicate: the same request was answered before.
 	Duplicate bool
+	// Obstacles say why a saga can't be migrated.
+	Obstacles []string
 }
 
 // Refusal says why an event changes nothing.
@@ -131,4 +198,8 @@ const (
 	RefusedInput        = "INVALID_INPUT"
 	RefusedOutput       = "INVALID_OUTPUT"
 	RefusedHistoryLimit = "HISTORY_LIMIT"
+	// RefusedConflict: the key was used for something else.
+	RefusedConflict = "CONFLICT"
+	// RefusedFull: too much of it waits.
+	RefusedFull = "FULL"
 )

@@ -33,27 +33,18 @@ func fingerprint(s *State) string {
 	f.number(int64(s.Cause.GetKind()), int64(s.Cause.GetAttempt()))
 	f.text(s.Cause.GetStep(), s.Cause.GetActor())
 	f.err(s.Cause.GetError())
-	f.number(int64(len(s.Steps)))
-	for i := range s.Steps {
-		st := &s.Steps[i]
-		f.text(st.Name)
-		f.number(int64(st.StartNo))
-		for _, c := range [...]*CallState{&st.Do, &st.Undo} {
-			f.number(int64(c.Phase), int64(c.Generation), int64(c.Attempt), c.Deadline, c.RetryAt, int64(c.LastOutcome), c.StartedAt, c.EndedAt, int64(c.budgetFrom), c.budgetFromAt)
-			f.bytes(c.Input, c.Output)
-			f.flags(c.OutputKnown, c.InDoubt, c.Empty, c.ByHand, c.Unsendable, c.happened)
-			f.err(c.LastError)
-			f.number(int64(len(c.ended)))
-			for _, e := range c.ended {
-				f.number(int64(e.generation), int64(e.attempt), int64(e.outcome), int64(len(e.others)))
-				f.flags(e.doubt)
-				f.bytes(e.digest)
-				f.bytes(e.others...)
-			}
-		}
+	f.frame(&s.Frame)
+	f.flags(s.Paused, s.Provisional, s.ParentEnded, s.Parent != nil)
+	f.text(s.PauseReason, s.Parent.GetSagaId())
+	f.number(s.PausedAt, int64(len(s.Signals)), int64(len(s.keys)))
+	for _, x := range s.Signals {
+		f.text(x.Name, x.Key)
+		f.bytes(x.Payload)
+		f.number(x.At)
 	}
-	for _, a := range s.Branches {
-		f.number(int64(a))
+	for _, k := range s.keys {
+		f.text(k.name, k.key)
+		f.bytes(k.digest)
 	}
 	f.number(int64(len(s.Items)))
 	for i := range s.Items {
@@ -68,6 +59,53 @@ func fingerprint(s *State) string {
 }
 
 type printer struct{ b []byte }
+
+func (f *printer) frame(x *Frame) {
+	f.flags(x != nil)
+	if x == nil {
+		return
+	}
+	f.text(x.Item)
+	f.number(int64(x.Index), int64(x.Phase), int64(x.live), int64(x.body), int64(len(x.Steps)), int64(len(x.Places)), int64(x.Cause.GetKind()))
+	f.bytes(x.Value, x.Output)
+	f.err(x.Cause.GetError())
+	f.text(x.Cause.GetStep())
+	f.flags(x.Cause != nil)
+	for i := range x.Steps {
+		st := &x.Steps[i]
+		f.text(st.Name, st.KeyName)
+		f.number(int64(st.StartNo))
+		for _, c := range st.calls() {
+			if f.flags(c != nil); c == nil {
+				continue
+			}
+			f.number(int64(c.Phase), int64(c.Generation), int64(c.Attempt), c.Deadline, c.RetryAt, int64(c.LastOutcome), c.StartedAt, c.EndedAt, int64(c.budgetFrom), c.budgetFromAt, c.HeartbeatBy)
+			f.bytes(c.Input, c.Output, c.Checkpoint, c.Progress)
+			f.flags(c.OutputKnown, c.InDoubt, c.Empty, c.ByHand, c.Unsendable, c.happened, c.Disproved)
+			f.text(c.Claim)
+			f.err(c.LastError)
+			f.number(int64(len(c.ended)))
+			for _, e := range c.ended {
+				f.number(int64(e.generation), int64(e.attempt), int64(e.outcome), int64(len(e.others)))
+				f.flags(e.doubt)
+				f.bytes(e.digest)
+				f.bytes(e.others...)
+			}
+		}
+	}
+	for i := range x.Places {
+		p := &x.Places[i]
+		f.number(int64(p.Arm), int64(p.Phase), p.At, p.StartedAt, int64(p.Count), int64(p.Done), int64(p.Failed))
+		f.number(int64(len(p.elements)), int64(len(p.active)), int64(len(p.order)), int64(len(p.frames)))
+		f.bytes(p.Value, p.Output)
+		for _, n := range slices.Concat(p.active, p.order) {
+			f.number(int64(n))
+		}
+		for _, in := range p.frames {
+			f.frame(in)
+		}
+	}
+}
 
 func (f *printer) number(ns ...int64) {
 	for _, n := range ns {
@@ -106,8 +144,11 @@ func (f *printer) err(e *historyv1.Error) {
 func TestFingerprintSeesEverything(t *testing.T) {
 	make1 := func() *State {
 		return &State{
-			Steps:    []StepState{{Do: CallState{ended: []endedAttempt{{}}}, Undo: CallState{ended: []endedAttempt{{}}}}},
-			Branches: []Arm{ArmOpen}, Items: []ItemState{{}},
+			Frame: Frame{
+				Steps:  []StepState{{Do: CallState{ended: []endedAttempt{{}}}, Undo: CallState{ended: []endedAttempt{{}}}, Probe: &CallState{}}},
+				Places: []PlaceState{{frames: []*Frame{{}}}},
+			},
+			Items: []ItemState{{}}, Signals: []SignalState{{}}, keys: []signalKey{{}},
 		}
 	}
 	seen := map[string]string{fingerprint(make1()): "nothing"}
@@ -123,13 +164,18 @@ func TestFingerprintSeesEverything(t *testing.T) {
 		of   func(*State) any
 		skip []string
 	}{
-		{"State", func(s *State) any { return s }, []string{"Steps", "Branches", "Items"}},
-		{"StepState", func(s *State) any { return &s.Steps[0] }, []string{"Do", "Undo"}},
+		{"State", func(s *State) any { return s }, []string{"Frame", "Items", "Signals", "keys", "machine", "stamp"}},
+		{"Frame", func(s *State) any { return &s.Frame }, []string{"Steps", "Places", "stamp"}},
+		{"PlaceState", func(s *State) any { return &s.Places[0] }, []string{"frames", "stamp"}},
+		{"inner Frame", func(s *State) any { return s.Places[0].frames[0] }, []string{"stamp"}},
+		{"Probe", func(s *State) any { return s.Steps[0].Probe }, nil},
+		{"SignalState", func(s *State) any { return &s.Signals[0] }, nil},
+		{"signalKey", func(s *State) any { return &s.keys[0] }, nil},
+		{"StepState", func(s *State) any { return &s.Steps[0] }, []string{"Do", "Undo", "Probe"}},
 		{"Do", func(s *State) any { return &s.Steps[0].Do }, []string{"ended"}},
 		{"Undo", func(s *State) any { return &s.Steps[0].Undo }, []string{"ended"}},
 		{"Do.ended", func(s *State) any { return &s.Steps[0].Do.ended[0] }, nil},
 		{"Undo.ended", func(s *State) any { return &s.Steps[0].Undo.ended[0] }, nil},
-		{"Branches", func(s *State) any { return &struct{ A *Arm }{&s.Branches[0]} }, nil},
 		{"ItemState", func(s *State) any { return &s.Items[0] }, []string{"Call"}},
 		{"ItemState.Call", func(s *State) any { return &s.Items[0].Call }, nil},
 	} {

@@ -22,8 +22,10 @@ var keep = flag.String("keep", "", "store histories of the scripts as golden one
 
 // storedHistory is a saga's history as a file of testdata/golden holds it.
 type storedHistory struct {
-	Comment     string            `json:"comment"`
-	Definition  json.RawMessage   `json:"definition"`
+	Comment    string          `json:"comment"`
+	Definition json.RawMessage `json:"definition"`
+	// Versions are the definition's versions from the second on, if the saga moved to one of them.
+	Versions    []json.RawMessage `json:"versions,omitempty"`
 	Transitions []json.RawMessage `json:"transitions"`
 }
 
@@ -42,14 +44,19 @@ func TestGolden(t *testing.T) {
 			if err := json.Unmarshal([]byte(sourceOf(t, path)), &stored); err != nil {
 				t.Fatal(err)
 			}
-			def := &sagadv1.Definition{}
-			if err := protojson.Unmarshal(stored.Definition, def); err != nil {
-				t.Fatal(err)
+			var versions []*Machine
+			for _, raw := range append([]json.RawMessage{stored.Definition}, stored.Versions...) {
+				def := &sagadv1.Definition{}
+				if err := protojson.Unmarshal(raw, def); err != nil {
+					t.Fatal(err)
+				}
+				m, problems := Compile(def)
+				if len(problems) > 0 {
+					t.Fatalf("a definition that was registered once is refused:\n%s", printProblems(problems))
+				}
+				versions = append(versions, m)
 			}
-			m, problems := Compile(def)
-			if len(problems) > 0 {
-				t.Fatalf("a definition that was registered once is refused:\n%s", printProblems(problems))
-			}
+			m := versions[0]
 			var ts []*historyv1.Transition
 			for _, raw := range stored.Transitions {
 				tr := &historyv1.Transition{}
@@ -64,7 +71,7 @@ func TestGolden(t *testing.T) {
 			if hash := ts[0].GetFacts()[0].GetStarted().GetDefinitionHash(); hash != m.Hash() {
 				t.Errorf("the definition's hash was %s and is %s", hash, m.Hash())
 			}
-			s, err := m.Fold(ts)
+			s, err := FoldAll(ts, func(version int32) (*Machine, error) { return versions[version-1], nil })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +97,7 @@ func TestGolden(t *testing.T) {
 }
 
 // keepHistory stores a saga of a script, unless there is such a file: what was stored is never stored anew.
-func keepHistory(t *testing.T, name, comment string, m *Machine, history []*historyv1.Transition) {
+func keepHistory(t *testing.T, name, comment string, versions []*Machine, history []*historyv1.Transition) {
 	path := "testdata/golden/" + name + ".json"
 	if _, err := os.Stat(path); err == nil || !slices.Contains(strings.Split(*keep, ","), name) {
 		return
@@ -102,7 +109,10 @@ func keepHistory(t *testing.T, name, comment string, m *Machine, history []*hist
 		}
 		return b
 	}
-	stored := storedHistory{Comment: comment, Definition: marshal(m.Definition())}
+	stored := storedHistory{Comment: comment, Definition: marshal(versions[0].Definition())}
+	for _, m := range versions[1:] {
+		stored.Versions = append(stored.Versions, marshal(m.Definition()))
+	}
 	for _, tr := range history {
 		stored.Transitions = append(stored.Transitions, marshal(tr))
 	}
@@ -116,7 +126,7 @@ func keepHistory(t *testing.T, name, comment string, m *Machine, history []*hist
 	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s, err := m.Fold(history)
+	s, err := FoldAll(history, func(version int32) (*Machine, error) { return versions[version-1], nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,10 +158,27 @@ func describeValue(b *strings.Builder, name string, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
+		if p, ok := v.Interface().(PlaceState); ok {
+			for i, f := range p.Frames() {
+				if f != nil {
+					describeValue(b, fmt.Sprintf("%s.Frames[%d]", name, i), reflect.ValueOf(f).Elem())
+				}
+			}
+		}
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
 			if !f.IsExported() {
 				continue
+			}
+			if f.Anonymous {
+				describeValue(b, name, v.Field(i))
+				continue
+			}
+			if f.Name == "Places" && name == "" {
+				describeArms(b, v.Field(i).Interface().([]PlaceState))
+			}
+			if f.Name == "Arm" {
+				continue // is printed above
 			}
 			describeValue(b, strings.TrimPrefix(name+"."+f.Name, "."), v.Field(i))
 		}
@@ -172,6 +199,19 @@ func describeValue(b *strings.Builder, name string, v reflect.Value) {
 	}
 }
 
+// describeArms prints the arms that were taken as the first histories have them: digits in a row.
+func describeArms(b *strings.Builder, places []PlaceState) {
+	arms := ""
+	taken := false
+	for i := range places {
+		arms += fmt.Sprintf("%02x", int(places[i].Arm))
+		taken = taken || places[i].Arm != ArmOpen
+	}
+	if taken {
+		fmt.Fprintf(b, "Branches: %s\n", arms)
+	}
+}
+
 // describeProto prints a message by reflection, since the library's text form isn't stable.
 func describeProto(b *strings.Builder, name string, m proto.Message) {
 	switch x := m.(type) {
@@ -182,6 +222,8 @@ func describeProto(b *strings.Builder, name string, m proto.Message) {
 		if x.GetError() != nil {
 			describeProto(b, name+".Error", x.GetError())
 		}
+	case *historyv1.Parent:
+		fmt.Fprintf(b, "%s: %s step %q item %q generation %d\n", name, x.GetSagaId(), x.GetStep(), x.GetItem(), x.GetGeneration())
 	default:
 		panic(fmt.Sprintf("teach the test to print %T", m))
 	}

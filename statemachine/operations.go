@@ -93,25 +93,30 @@ func (d *decider) act(e Act) error {
 	}
 	call := it.Call
 	i, isStep := d.m.byName[call.Step]
+	at, isPlace := d.m.placeOf[call.Step]
 	output := e.Output
 	switch e.Action {
 	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
 		if e.Evidence == "" {
 			return &Refusal{Code: RefusedInvalid, Message: "evidence is needed: where can it be seen that this was done?"}
 		}
-		schema := d.m.output
-		if isStep {
-			schema = d.m.steps[i].outSchema
-		} else if call.Step != returnStep {
-			schema = nil
-			if s := string(orNull(output)); s != "true" && s != "false" {
-				return &Refusal{Code: RefusedOutput, Message: "the output decides the branch: it must be true or false"}
+		switch {
+		case isPlace:
+			if err := d.m.checkPlaceOutput(at, output); err != nil {
+				return &Refusal{Code: RefusedOutput, Message: err.Error()}
 			}
-		}
-		if schema != nil {
+		default:
+			schema := d.m.output
+			if isStep {
+				schema = d.m.steps[i].outSchema
+			}
 			if err := checkOutput(output, schema); err != nil {
 				return &Refusal{Code: RefusedOutput, Message: err.GetMessage()}
 			}
+		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_ANSWER:
+		if err := d.m.checkPlaceOutput(at, output); err != nil {
+			return &Refusal{Code: RefusedOutput, Message: err.Error()}
 		}
 	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
 		if e.Evidence == "" {
@@ -135,8 +140,11 @@ func (d *decider) act(e Act) error {
 			Item: e.Item, Status: historyv1.ItemStatus_ITEM_STATUS_RETRYING,
 		}}})
 		if isStep {
-			if c := d.s.Steps[i].call(call.Dir); c.Attempt > 0 {
-				d.attempt(i, call.Dir, c.Generation, nil)
+			st := d.step(i, call.Item)
+			if c := st.call(call.Dir); c.Attempt > 0 && d.m.steps[i].child && call.Dir == do {
+				d.attempt(i, call.Item, do, c.Generation+1, c.Input) // the child saga before has ended: this is another one
+			} else if c.Attempt > 0 {
+				d.again(i, call.Item, call.Dir, c.Generation)
 			}
 		}
 	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
@@ -147,14 +155,17 @@ func (d *decider) act(e Act) error {
 		case call.Step == returnStep:
 			d.complete(output)
 		default:
-			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_BranchTaken{BranchTaken: &historyv1.BranchTaken{Name: call.Step, Condition: string(output) == "true"}}})
+			d.settlePlace(at, call.Item, output)
 		}
+	case historyv1.OperatorAction_OPERATOR_ACTION_ANSWER:
+		d.settlePlace(at, call.Item, output)
+		closeIt("answered")
 	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
 		byHand(historyv1.Settlement_SETTLEMENT_UNDONE, nil)
 		closeIt("resolved by hand")
 		if call.Dir == do {
 			d.turnBack(&historyv1.Cause{
-				Kind: historyv1.CauseKind_CAUSE_KIND_OPERATOR, Step: call.Step, Attempt: d.s.Steps[i].Do.Attempt, Error: it.Error, Actor: e.Actor,
+				Kind: historyv1.CauseKind_CAUSE_KIND_OPERATOR, Step: call.Step, Attempt: d.step(i, call.Item).Do.Attempt, Error: it.Error, Actor: e.Actor,
 			})
 			return nil
 		}
@@ -163,7 +174,7 @@ func (d *decider) act(e Act) error {
 		var left []*historyv1.Call
 		for _, f := range d.m.Effects(d.s) {
 			if f.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
-				left = append(left, &historyv1.Call{Step: f.GetStep(), Direction: do})
+				left = append(left, &historyv1.Call{Step: f.GetStep(), Item: f.GetItem(), Direction: do})
 			}
 		}
 		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Abandoned{Abandoned: &historyv1.Abandoned{Actor: e.Actor, Reason: e.Reason, Effects: left}}})
@@ -179,6 +190,18 @@ func (d *decider) act(e Act) error {
 func (m *Machine) forbidden(s *State, it *ItemState, action historyv1.OperatorAction) string {
 	if !it.Open() {
 		return fmt.Sprintf("item %d is closed: %s", it.Number, it.How)
+	}
+	if it.Kind == historyv1.ItemKind_ITEM_KIND_APPROVAL {
+		switch {
+		case action == historyv1.OperatorAction_OPERATOR_ACTION_ANSWER && s.Backward:
+			return "the saga unwinds: the answer isn't needed any more"
+		case action == historyv1.OperatorAction_OPERATOR_ACTION_ANSWER:
+			return ""
+		case action != historyv1.OperatorAction_OPERATOR_ACTION_ABANDON:
+			return "the saga waits for an answer: give it, or cancel the saga"
+		}
+	} else if action == historyv1.OperatorAction_OPERATOR_ACTION_ANSWER {
+		return "there is no question to answer"
 	}
 	if action == historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE {
 		if it.Blocking {
@@ -198,9 +221,17 @@ func (m *Machine) forbidden(s *State, it *ItemState, action historyv1.OperatorAc
 	if it.Status == historyv1.ItemStatus_ITEM_STATUS_RETRYING {
 		return "it is being retried: wait for the outcome"
 	}
-	_, isStep := m.byName[it.Call.Step]
+	i, isStep := m.byName[it.Call.Step]
 	switch action {
 	case historyv1.OperatorAction_OPERATOR_ACTION_RETRY:
+		if isStep && m.steps[i].child && it.Call.Dir == do {
+			switch c := s.Call(it.Call); {
+			case c.InDoubt:
+				return "the child saga was abandoned, and what it did stands: a second one might do it twice; complete the step by hand, or resolve it"
+			case s.Paused:
+				return "the saga is paused: resume it first"
+			}
+		}
 		return ""
 	case historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:
 		if it.Call.Dir == undo {
@@ -232,8 +263,12 @@ func (m *Machine) Allowed(s *State, number int32) []*sagadv1.AllowedAction {
 	for _, a := range [...]historyv1.OperatorAction{
 		historyv1.OperatorAction_OPERATOR_ACTION_RETRY, historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE,
 		historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE, historyv1.OperatorAction_OPERATOR_ACTION_ABANDON,
-		historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE,
+		historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE, historyv1.OperatorAction_OPERATOR_ACTION_ANSWER,
 	} {
+		asked := it.Kind == historyv1.ItemKind_ITEM_KIND_APPROVAL
+		if asked != (a == historyv1.OperatorAction_OPERATOR_ACTION_ANSWER) && (!asked || a != historyv1.OperatorAction_OPERATOR_ACTION_ABANDON) {
+			continue // neither here nor there
+		}
 		if why := m.forbidden(s, it, a); why != "" {
 			out = append(out, &sagadv1.AllowedAction{Action: a, Consequence: why})
 		} else {
@@ -255,14 +290,11 @@ func (m *Machine) consequence(s *State, it *ItemState, action historyv1.Operator
 		if !isStep {
 			return fmt.Sprintf("evaluates %s again", it.Call.Step)
 		}
-		c := s.Steps[i].call(it.Call.Dir)
+		c := s.Call(it.Call)
 		if c.Attempt == 0 {
 			return fmt.Sprintf("builds the input of %s again and calls %s", it.Call.Step, activityWords(it.Call.Dir, m.steps[i].activity))
 		}
-		policy := m.steps[i].retry
-		if it.Call.Dir == undo {
-			policy = m.steps[i].undoRetry
-		}
+		policy := m.steps[i].policy(it.Call.Dir)
 		return fmt.Sprintf("calls %s again as attempt %d, under the same idempotency key, up to %s; if it succeeds %s",
 			activityWords(it.Call.Dir, m.steps[i].activity), c.Attempt+1, plural(policy.Attempts, "time"), next)
 	case historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE:
@@ -286,6 +318,8 @@ func (m *Machine) consequence(s *State, it *ItemState, action historyv1.Operator
 			return "ends the saga as ABANDONED and leaves 1 effect as it is; nothing more is called"
 		}
 		return fmt.Sprintf("ends the saga as ABANDONED and leaves %d effects as they are; nothing more is called", n)
+	case historyv1.OperatorAction_OPERATOR_ACTION_ANSWER:
+		return "gives the saga the answer, and it goes on"
 	default:
 		return "closes the item; nothing else changes"
 	}
@@ -294,19 +328,29 @@ func (m *Machine) consequence(s *State, it *ItemState, action historyv1.Operator
 // Effects lists what the saga's steps did, or may have done, in the world, in the order of their start. The keys are left to
 // the caller.
 func (m *Machine) Effects(s *State) []*sagadv1.Effect {
-	order := make([]int, 0, len(s.Steps))
-	for i := range s.Steps {
-		st := &s.Steps[i]
-		ran := st.Do.Attempt > 0 || st.Do.ByHand && st.Do.Phase == Succeeded
-		if ran && m.steps[i].kind != sagadv1.Kind_KIND_READ_ONLY && !st.Do.nothingDone() {
-			order = append(order, i)
-		}
+	type ran struct {
+		step int
+		item string
+		st   *StepState
 	}
-	sort.SliceStable(order, func(a, b int) bool { return s.Steps[order[a]].StartNo < s.Steps[order[b]].StartNo })
+	var order []ran
+	s.each(func(f *Frame) bool {
+		for slot, i := range m.bodies[f.body].steps {
+			st := &f.Steps[slot]
+			did := st.Do.Attempt > 0 || st.Do.ByHand && st.Do.Phase == Succeeded
+			if did && m.steps[i].kind != sagadv1.Kind_KIND_READ_ONLY && !st.Do.nothingDone() {
+				order = append(order, ran{i, f.Item, st})
+			}
+		}
+		return true
+	})
+	sort.SliceStable(order, func(a, b int) bool { return order[a].st.StartNo < order[b].st.StartNo })
 	out := make([]*sagadv1.Effect, 0, len(order))
-	for _, i := range order {
-		st := &s.Steps[i]
-		e := &sagadv1.Effect{Step: st.Name, Activity: m.steps[i].activity, State: sagadv1.EffectState_EFFECT_STATE_IN_DOUBT, ByHand: st.Do.ByHand || st.Undo.ByHand}
+	for _, x := range order {
+		st := x.st
+		e := &sagadv1.Effect{
+			Step: st.Name, Item: x.item, Activity: m.steps[x.step].activity, State: sagadv1.EffectState_EFFECT_STATE_IN_DOUBT, ByHand: st.Do.ByHand || st.Undo.ByHand,
+		}
 		switch {
 		case st.Undo.Phase == Succeeded:
 			e.State = sagadv1.EffectState_EFFECT_STATE_UNDONE

@@ -20,7 +20,7 @@ func Sentence(fact *historyv1.Fact) string {
 		if e.GetGeneration() > 1 {
 			gen = fmt.Sprintf(" (generation %d)", e.GetGeneration())
 		}
-		return fmt.Sprintf("Attempt %d of %s was sent%s; it has until %s.", e.GetAttempt(), callWords(e.GetCall()), gen, clock(e.GetDeadlineUs()))
+		return fmt.Sprintf("Attempt %d of %s was sent%s; %s.", e.GetAttempt(), callWords(e.GetCall()), gen, until(e.GetDeadlineUs()))
 	case *historyv1.Fact_AttemptEnded:
 		e := f.AttemptEnded
 		s := fmt.Sprintf("Attempt %d of %s %s", e.GetAttempt(), callWords(e.GetCall()), outcomeWords(e.GetOutcome()))
@@ -100,8 +100,78 @@ func Sentence(fact *historyv1.Fact) string {
 		}
 		return fmt.Sprintf("The saga was abandoned%s: %s; %s.", by(e.GetActor()), orNone(e.GetReason()), left)
 	default:
+		return flowSentence(fact)
+	}
+}
+
+// flowSentence tells the facts of control flow.
+func flowSentence(fact *historyv1.Fact) string {
+	switch f := fact.GetKind().(type) {
+	case *historyv1.Fact_CaseTaken:
+		if f.CaseTaken.GetIndex() < 0 {
+			return fmt.Sprintf("%s takes its default.", nameWords(f.CaseTaken))
+		}
+		return fmt.Sprintf("%s takes case %d.", nameWords(f.CaseTaken), f.CaseTaken.GetIndex()+1)
+	case *historyv1.Fact_TimerStarted:
+		return fmt.Sprintf("%s sleeps until %s.", nameWords(f.TimerStarted), clock(f.TimerStarted.GetAtUs()))
+	case *historyv1.Fact_TimerFired:
+		return fmt.Sprintf("The sleep of %s is over.", nameWords(f.TimerFired))
+	case *historyv1.Fact_WaitStarted:
+		if at := f.WaitStarted.GetDeadlineUs(); at != 0 {
+			return fmt.Sprintf("%s waits until %s.", nameWords(f.WaitStarted), clock(at))
+		}
+		return fmt.Sprintf("%s waits.", nameWords(f.WaitStarted))
+	case *historyv1.Fact_SignalReceived:
+		return fmt.Sprintf("Signal %s came%s.", f.SignalReceived.GetSignal(), by(f.SignalReceived.GetActor()))
+	case *historyv1.Fact_SignalConsumed:
+		if f.SignalConsumed.GetSignal() == "" {
+			return fmt.Sprintf("%s got its answer.", nameWords(f.SignalConsumed))
+		}
+		return fmt.Sprintf("%s took signal %s with key %q.", nameWords(f.SignalConsumed), f.SignalConsumed.GetSignal(), f.SignalConsumed.GetKey())
+	case *historyv1.Fact_WaitExpired:
+		return fmt.Sprintf("Nothing came for %s in time.", nameWords(f.WaitExpired))
+	case *historyv1.Fact_BlockStarted:
+		return fmt.Sprintf("%s began.", nameWords(f.BlockStarted))
+	case *historyv1.Fact_ScopeStarted:
+		return fmt.Sprintf("Part %d of %s began.", f.ScopeStarted.GetIndex(), nameWords(f.ScopeStarted))
+	case *historyv1.Fact_ScopeUnwinding:
+		return fmt.Sprintf("Part %d of %s turned back: %s.", f.ScopeUnwinding.GetIndex(), nameWords(f.ScopeUnwinding), CauseWords(f.ScopeUnwinding.GetCause()))
+	case *historyv1.Fact_ScopeEnded:
+		if f.ScopeEnded.GetUndone() {
+			return fmt.Sprintf("Part %d of %s is undone.", f.ScopeEnded.GetIndex(), nameWords(f.ScopeEnded))
+		}
+		return fmt.Sprintf("Part %d of %s is done.", f.ScopeEnded.GetIndex(), nameWords(f.ScopeEnded))
+	case *historyv1.Fact_BlockEnded:
+		return fmt.Sprintf("%s is done.", nameWords(f.BlockEnded))
+	case *historyv1.Fact_Checkpointed:
+		return fmt.Sprintf("Attempt %d of %s said what is needed to undo it.", f.Checkpointed.GetAttempt(), callWords(f.Checkpointed.GetCall()))
+	case *historyv1.Fact_Progressed:
+		return fmt.Sprintf("Attempt %d of %s was heard of.", f.Progressed.GetAttempt(), callWords(f.Progressed.GetCall()))
+	case *historyv1.Fact_Claimed:
+		return fmt.Sprintf("Worker %s has attempt %d of %s to itself.", orSomeone(f.Claimed.GetWorker()), f.Claimed.GetAttempt(), callWords(f.Claimed.GetCall()))
+	case *historyv1.Fact_Paused:
+		return fmt.Sprintf("The saga was paused%s: %s.", by(f.Paused.GetActor()), orNone(f.Paused.GetReason()))
+	case *historyv1.Fact_Resumed:
+		return fmt.Sprintf("The saga was resumed%s: %s.", by(f.Resumed.GetActor()), orNone(f.Resumed.GetReason()))
+	case *historyv1.Fact_Migrated:
+		return fmt.Sprintf("The saga goes on under version %d%s: %s.", f.Migrated.GetVersion(), by(f.Migrated.GetActor()), orNone(f.Migrated.GetReason()))
+	case *historyv1.Fact_Provisional:
+		return "The saga is done, until its parent is settled."
+	case *historyv1.Fact_ParentSettled:
+		return fmt.Sprintf("The saga's parent has ended as %s.", f.ParentSettled.GetStatus())
+	default:
 		return "Something happened that this version doesn't know."
 	}
+}
+
+func nameWords(f interface {
+	GetName() string
+	GetItem() string
+}) string {
+	if f.GetItem() != "" {
+		return f.GetName() + "[" + f.GetItem() + "]"
+	}
+	return f.GetName()
 }
 
 // CauseWords tells why a saga turned back.
@@ -119,6 +189,10 @@ func CauseWords(c *historyv1.Cause) string {
 		return fmt.Sprintf("%s stated that nothing of %s stands%s", orSomeone(c.GetActor()), c.GetStep(), errorWords(c.GetError()))
 	case historyv1.CauseKind_CAUSE_KIND_EXPRESSION:
 		return fmt.Sprintf("an expression of %s can't be evaluated%s", c.GetStep(), errorWords(c.GetError()))
+	case historyv1.CauseKind_CAUSE_KIND_BLOCK:
+		return fmt.Sprintf("%s failed%s", c.GetStep(), errorWords(c.GetError()))
+	case historyv1.CauseKind_CAUSE_KIND_PARENT:
+		return "the saga of which it is a child unwinds"
 	default:
 		return "for a reason that this version doesn't know"
 	}
@@ -145,6 +219,12 @@ func KindWords(k historyv1.ItemKind) string {
 		return "two different results for one attempt"
 	case historyv1.ItemKind_ITEM_KIND_EXPRESSION:
 		return "an expression can't be evaluated"
+	case historyv1.ItemKind_ITEM_KIND_POISON:
+		return "a task kills its workers"
+	case historyv1.ItemKind_ITEM_KIND_APPROVAL:
+		return "a person is asked"
+	case historyv1.ItemKind_ITEM_KIND_BLOCK_PAST_PIVOT:
+		return "a wait or a block past the pivot failed"
 	case historyv1.ItemKind_ITEM_KIND_QUARANTINED:
 		return "the saga can't be read"
 	default:
@@ -157,14 +237,23 @@ func callWords(c *historyv1.Call) string {
 	if c.GetItem() != "" {
 		s += "[" + c.GetItem() + "]"
 	}
-	if c.GetDirection() == undo {
+	switch c.GetDirection() {
+	case undo:
 		return "the compensation of " + s
+	case probe:
+		return "the probe of " + s
 	}
 	return s
 }
 
 func outcomeWords(o historyv1.Outcome) string {
 	switch o {
+	case historyv1.Outcome_OUTCOME_HAPPENED:
+		return "says that it happened"
+	case historyv1.Outcome_OUTCOME_DID_NOT_HAPPEN:
+		return "says that it did not happen"
+	case historyv1.Outcome_OUTCOME_CANT_TELL:
+		return "can't tell"
 	case historyv1.Outcome_OUTCOME_SUCCEEDED:
 		return "succeeded"
 	case historyv1.Outcome_OUTCOME_REJECTED:
@@ -227,3 +316,10 @@ func upper(s string) string {
 }
 
 func clock(us int64) string { return time.UnixMicro(us).UTC().Format("2006-01-02 15:04:05.000Z") }
+
+func until(us int64) string {
+	if us == 0 {
+		return "it has no time limit"
+	}
+	return "it has until " + clock(us)
+}

@@ -2,6 +2,7 @@ package statemachine
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
@@ -89,22 +90,128 @@ type State struct {
 	// Backward: the saga unwinds.
 	Backward       bool
 	DeadlinePassed bool
-	// Steps are in the definition's order.
-	Steps []StepState
-	// Branches tell for each if, in the definition's order, which arm was taken.
-	Branches []Arm
-	Items    []ItemState
+	// Frame is the state of the definition's own body.
+	Frame
+	Items []ItemState
+	// Paused: nothing is sent out.
+	Paused      bool
+	PauseReason string
+	PausedAt    Micros
+	// Signals came and weren't taken yet, the oldest first.
+	Signals []SignalState
+	// Parent is set of child sagas.
+	Parent *historyv1.Parent
+	// Provisional: a child saga that is done, and waits for what becomes of its parent.
+	Provisional bool
+	// ParentEnded: the parent has come to its end.
+	ParentEnded bool
 	// SettledByHand counts the calls that a person settled.
 	SettledByHand int32
 	AbandonReason string
 
+	machine  *Machine
 	end      Status
 	startNo  int32
 	requests []string
+	// keys are all signals that ever came.
+	keys []signalKey
+	// stamp tells whose a frame is: one with the same stamp belongs to this state alone.
+	stamp uint64
 }
 
-// Arm is the arm that an if took.
-type Arm uint8
+// Frame is the state of one run of a body: of the definition's, or of an element, a round, a path or a branch of a block.
+type Frame struct {
+	// Steps and Places are those that stand in the body, in the definition's order.
+	Steps  []StepState
+	Places []PlaceState
+	// Item is the frame's place in maps and loops; empty outside of them.
+	Item  string
+	Index int32
+	Phase FramePhase
+	// Value is what a round reads, or what went wrong before an alternative. Output is what the scope said at its end. JSON.
+	Value  []byte
+	Output []byte
+	// Cause is why it turned back, while the saga went on.
+	Cause *historyv1.Cause
+
+	// live counts the calls, and places, in it and below, that something is awaited for.
+	live  int32
+	body  int
+	stamp uint64
+}
+
+// FramePhase is where the run of a body stands.
+type FramePhase uint8
+
+const (
+	FrameRunning FramePhase = iota
+	// FrameUnwinding: what it did is being undone, while the saga goes on.
+	FrameUnwinding
+	FrameDone
+	FrameUndone
+)
+
+func (p FramePhase) String() string {
+	return [...]string{"running", "unwinding", "done", "undone"}[p]
+}
+
+// PlacePhase is where a sleep, a wait or a block stands.
+type PlacePhase uint8
+
+const (
+	PlaceIdle PlacePhase = iota
+	// PlaceActive: it began, and isn't over.
+	PlaceActive
+	PlaceDone
+	// PlaceStopped: it was active when what it stands in turned back.
+	PlaceStopped
+)
+
+func (p PlacePhase) String() string {
+	return [...]string{"idle", "active", "done", "stopped"}[p]
+}
+
+// PlaceState is where a node stands that isn't a step.
+type PlaceState struct {
+	// Arm is the arm of an if or of a wait that was taken, and 1 + the case of a switch.
+	Arm   Arm
+	Phase PlacePhase
+	// At is when a sleep, or a wait's time, is over. 0: never.
+	At        Micros
+	StartedAt Micros
+	// Value is a map's list. Output is what is read by the place's name once it is done. JSON.
+	Value  []byte
+	Output []byte
+	// Count is how many scopes there are, or may be.
+	Count int32
+	// Done and Failed count scopes that ended.
+	Done, Failed int32
+
+	frames []*Frame
+	stamp  uint64 // of frames
+	// elements of a map's list.
+	elements []json.RawMessage
+	// active are the scopes under way, in order; order those done, as they were.
+	active, order []int32
+}
+
+// Frames are the block's scopes, by index; nil where there is none.
+func (p *PlaceState) Frames() []*Frame { return p.frames }
+
+// SignalState is a signal that waits to be taken.
+type SignalState struct {
+	Name, Key string
+	Payload   []byte
+	At        Micros
+}
+
+type signalKey struct {
+	name, key string
+	digest    []byte
+}
+
+// Arm is the arm that an if, a wait or a switch took.
+type Arm int16
 
 const (
 	ArmOpen Arm = iota
@@ -118,6 +225,10 @@ type StepState struct {
 	// StartNo orders compensations: 1 for the step that started first. 0: not started.
 	StartNo  int32
 	Do, Undo CallState
+	// KeyName is the name under which it began, if a migration gave it another one.
+	KeyName string
+	// Probe is the question whether the action happened; nil while it wasn't asked.
+	Probe *CallState
 }
 
 // CallState is where a call stands.
@@ -144,6 +255,8 @@ type CallState struct {
 	ByHand bool
 	// Unsendable: its input can't be built, so nothing was sent.
 	Unsendable bool
+	// Disproved: a probe said that the action did not happen, and never will.
+	Disproved bool
 	// Of an action: some result said that it succeeded, whenever it came. Of a compensation: that was known when its
 	// generation began, so that an answer of nothing to undo takes it into account.
 	happened    bool // stands here to fill a gap, as budgetFrom does: each decision copies all calls
@@ -151,6 +264,12 @@ type CallState struct {
 	// The attempts, and the time, at which its present budget began.
 	budgetFrom int32
 	LastError  *historyv1.Error
+	// HeartbeatBy is when the attempt in flight must have been heard of again; 0 while it wasn't heard of at all.
+	HeartbeatBy Micros
+	// Claim is the delivery that has the attempt to itself.
+	Claim string
+	// Checkpoint is what the action said before its effect, Progress what it said last. JSON.
+	Checkpoint, Progress []byte
 	// StartedAt is when its first attempt was made, EndedAt when it ended.
 	StartedAt, EndedAt Micros
 
@@ -192,28 +311,106 @@ func (i *ItemState) Open() bool { return i.Status != historyv1.ItemStatus_ITEM_S
 func (s *State) clone() *State {
 	c := *s
 	c.Steps = slices.Clone(s.Steps)
-	c.Branches = slices.Clone(s.Branches)
+	c.Places = slices.Clone(s.Places)
 	c.Items = slices.Clone(s.Items)
 	c.requests = slices.Clip(s.requests)
+	c.keys = slices.Clip(s.keys)
+	c.stamp = s.stamp + 1
+	c.Frame.stamp = c.stamp
 	return &c
+}
+
+// own makes the frame at p one that only s has, and gives it.
+func (s *State) own(p **Frame) *Frame {
+	if f := *p; f.stamp != s.stamp {
+		c := *f
+		c.Steps, c.Places, c.stamp = slices.Clone(f.Steps), slices.Clone(f.Places), s.stamp
+		*p = &c
+	}
+	return *p
+}
+
+// scopes gives the place's frames, to be changed.
+func (s *State) scopes(p *PlaceState) []*Frame {
+	if p.stamp != s.stamp {
+		p.frames, p.stamp = slices.Clone(p.frames), s.stamp
+	}
+	return p.frames
+}
+
+// each visits the frame and all below it that visit says true for, from the outside in.
+func (f *Frame) each(visit func(*Frame) bool) {
+	if !visit(f) {
+		return
+	}
+	for i := range f.Places {
+		for _, in := range f.Places[i].frames {
+			if in != nil {
+				in.each(visit)
+			}
+		}
+	}
+}
+
+// isLive tells each to look only where something is awaited.
+func (f *Frame) isLive() bool { return f.live > 0 }
+
+// awaited counts what is awaited of a step.
+func (st *StepState) awaited() (n int32) {
+	for _, c := range st.calls() {
+		if c != nil && (c.Phase == InFlight || c.Phase == BackingOff) {
+			n++
+		}
+	}
+	return n
+}
+
+// awaited says of a place whether something is awaited for it, other than its scopes.
+func (p *PlaceState) awaited() int32 {
+	if p.Phase == PlaceActive && p.Count == 0 && p.frames == nil {
+		return 1
+	}
+	return 0
 }
 
 // call returns the step's call in the given direction.
 func (st *StepState) call(dir historyv1.Direction) *CallState {
-	if dir == historyv1.Direction_DIRECTION_UNDO {
+	switch dir {
+	case historyv1.Direction_DIRECTION_UNDO:
 		return &st.Undo
+	case historyv1.Direction_DIRECTION_PROBE:
+		if st.Probe == nil {
+			return &CallState{}
+		}
+		return st.Probe
 	}
 	return &st.Do
 }
 
-// Step returns the step of that name, or nil.
+// calls are the step's calls, in the order do, undo, probe.
+func (st *StepState) calls() [3]*CallState { return [...]*CallState{&st.Do, &st.Undo, st.Probe} }
+
+// directions of calls(), in its order.
+var directions = [...]historyv1.Direction{do, undo, probe}
+
+// Step returns the step of that name that stands in no block, or nil.
 func (s *State) Step(name string) *StepState {
-	for i := range s.Steps {
-		if s.Steps[i].Name == name {
-			return &s.Steps[i]
-		}
+	st, _ := s.step(name, "")
+	return st
+}
+
+// step returns a step's state in its frame, or nil.
+func (s *State) step(name, item string) (*StepState, *Frame) {
+	i, ok := s.machine.byName[name]
+	if !ok {
+		return nil, nil
 	}
-	return nil
+	d := &s.machine.steps[i]
+	f := s.machine.frame(s, d.body, item)
+	if f == nil {
+		return nil, nil
+	}
+	return &f.Steps[d.slot], f
 }
 
 // Item returns the item of that number, or nil.
@@ -239,9 +436,10 @@ func (s *State) status() Status {
 	return Running
 }
 
-// NextWake is the earliest time at which something is due: an attempt's deadline, a retry or the saga's deadline.
+// NextWake is the earliest time at which something is due: an attempt's deadline, a retry, the end of a sleep or of a wait, or the
+// saga's deadline.
 func (s *State) NextWake() (Micros, bool) {
-	if s.Status.Terminal() {
+	if s.Status.Terminal() || s.Provisional {
 		return 0, false
 	}
 	var next Micros
@@ -250,16 +448,29 @@ func (s *State) NextWake() (Micros, bool) {
 			next = t
 		}
 	}
-	for i := range s.Steps {
-		for _, c := range [...]*CallState{&s.Steps[i].Do, &s.Steps[i].Undo} {
-			switch c.Phase {
-			case InFlight:
-				consider(c.Deadline)
-			case BackingOff:
-				consider(c.RetryAt)
+	s.each(func(f *Frame) bool {
+		if !f.isLive() {
+			return false
+		}
+		for i := range f.Steps {
+			for _, c := range f.Steps[i].calls() {
+				switch {
+				case c == nil:
+				case c.Phase == InFlight:
+					consider(c.Deadline)
+					consider(c.HeartbeatBy)
+				case c.Phase == BackingOff && !s.Paused:
+					consider(c.RetryAt)
+				}
 			}
 		}
-	}
+		for i := range f.Places {
+			if p := &f.Places[i]; p.Phase == PlaceActive && !s.Paused {
+				consider(p.At)
+			}
+		}
+		return true
+	})
 	if !s.DeadlinePassed {
 		consider(s.Deadline)
 	}
@@ -269,22 +480,26 @@ func (s *State) NextWake() (Micros, bool) {
 // InFlight lists the calls of which an attempt is out: what must be sent again after a loss.
 func (s *State) InFlight() []Call {
 	var calls []Call
-	for i := range s.Steps {
-		st := &s.Steps[i]
-		if st.Do.Phase == InFlight {
-			calls = append(calls, Call{Step: st.Name, Dir: historyv1.Direction_DIRECTION_DO})
+	s.each(func(f *Frame) bool {
+		if !f.isLive() {
+			return false
 		}
-		if st.Undo.Phase == InFlight {
-			calls = append(calls, Call{Step: st.Name, Dir: historyv1.Direction_DIRECTION_UNDO})
+		for i := range f.Steps {
+			for n, c := range f.Steps[i].calls() {
+				if c != nil && c.Phase == InFlight {
+					calls = append(calls, Call{Step: f.Steps[i].Name, Item: f.Item, Dir: directions[n]})
+				}
+			}
 		}
-	}
+		return true
+	})
 	return calls
 }
 
 // Waits says that something will wake the saga, or that a person is asked: the opposite would be a lost saga. The saga's
 // deadline doesn't count, and an item that is being retried doesn't either: what it retries does.
 func (s *State) Waits() bool {
-	if s.Status.Terminal() {
+	if s.Status.Terminal() || s.Provisional || s.Paused {
 		return true
 	}
 	for i := range s.Items {
@@ -292,23 +507,30 @@ func (s *State) Waits() bool {
 			return true
 		}
 	}
-	for i := range s.Steps {
-		for _, c := range [...]*CallState{&s.Steps[i].Do, &s.Steps[i].Undo} {
-			if c.Phase == InFlight || c.Phase == BackingOff {
-				return true
-			}
-		}
-	}
-	return false
+	return s.live > 0
 }
 
 // Call returns where a call stands, or nil if there is no such step.
 func (s *State) Call(c Call) *CallState {
-	st := s.Step(c.Step)
+	st, _ := s.step(c.Step, c.Item)
 	if st == nil {
 		return nil
 	}
 	return st.call(c.Dir)
+}
+
+// Place returns where a place of that name stands, or nil.
+func (s *State) Place(name, item string) *PlaceState {
+	i, ok := s.machine.placeOf[name]
+	if !ok {
+		return nil
+	}
+	d := &s.machine.places[i]
+	f := s.machine.frame(s, d.body, item)
+	if f == nil {
+		return nil
+	}
+	return &f.Places[d.slot]
 }
 
 // allRejected says that every attempt of the generation was rejected. One that is out, or was when another ended the call, may
@@ -325,6 +547,9 @@ func (c *CallState) allRejected() bool {
 
 // nothingDone says that an action was called and is known to have done nothing: each attempt was rejected, or a person said so.
 func (c *CallState) nothingDone() bool {
+	if c.Disproved && !c.happened {
+		return true
+	}
 	switch c.Phase {
 	case Rejected:
 		return !c.InDoubt

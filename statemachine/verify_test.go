@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"sort"
@@ -22,7 +23,8 @@ import (
 // TestDefinitions verifies the definitions in testdata/definition: those in bad have the problems that stand there, word for
 // word; those in good have none. Run with -rewrite to write the problems anew, and read the difference.
 //
-// The commands: "json" takes a definition as JSON; "script" one in the language of the scripts.
+// The commands: "json" takes a definition as JSON; "script" one in the language of the scripts; "flow" one as JSON whose activities are
+// added and in which a step may be a line of the scripts.
 func TestDefinitions(t *testing.T) {
 	for _, want := range []string{"bad", "good"} {
 		cases := 0
@@ -38,6 +40,7 @@ func TestDefinitions(t *testing.T) {
 					t.Errorf("%s: a definition that should be %s has %d problems:\n%s%s", d.Pos, want, len(problems), d.Input, printProblems(problems))
 				}
 				if len(problems) == 0 {
+					checkMachine(t, m)
 					return fmt.Sprintf("ok, %d steps, hash %.12s\n", len(m.steps), m.Hash())
 				}
 				checkProblems(t, def, problems)
@@ -51,11 +54,218 @@ func TestDefinitions(t *testing.T) {
 }
 
 func readDefinition(kind, source string) (*sagadv1.Definition, error) {
-	if kind == "script" {
+	switch kind {
+	case "script":
 		return parseDefinition(source)
+	case "flow":
+		return parseFlow(source)
 	}
 	def := &sagadv1.Definition{}
 	return def, protojson.Unmarshal([]byte(source), def)
+}
+
+// parseFlow reads a definition, or its body alone, as JSON. In a list of nodes, a text stands for a step. Activities that aren't there
+// are added, and the name.
+func parseFlow(source string) (*sagadv1.Definition, error) {
+	var doc any
+	if err := json.Unmarshal([]byte(source), &doc); err != nil {
+		return nil, err
+	}
+	whole, ok := doc.(map[string]any)
+	if !ok {
+		whole = map[string]any{"body": doc}
+	}
+	if err := stepLines(whole); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(whole)
+	if err != nil {
+		return nil, err
+	}
+	def := &sagadv1.Definition{Name: "test"}
+	merged := &sagadv1.Definition{}
+	if err := protojson.Unmarshal(b, merged); err != nil {
+		return nil, err
+	}
+	proto.Merge(def, merged)
+	declared := map[string]bool{}
+	for _, a := range def.Activities {
+		declared[a.Name] = true
+	}
+	for _, s := range stepsOf(def.Body) {
+		if s.Activity != "" && !declared[s.Activity] {
+			declared[s.Activity] = true
+			def.Activities = append(def.Activities, &sagadv1.Activity{Name: s.Activity})
+		}
+	}
+	sort.Slice(def.Activities, func(i, j int) bool { return def.Activities[i].Name < def.Activities[j].Name })
+	return def, nil
+}
+
+// stepLines makes steps of the texts in lists of nodes.
+func stepLines(doc any) error {
+	switch d := doc.(type) {
+	case []any:
+		for _, e := range d {
+			if err := stepLines(e); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for key, e := range d {
+			list, ok := e.([]any)
+			if ok && (key == "body" || key == "then" || key == "else" || key == "received" || key == "otherwise") {
+				for i := range list {
+					line, ok := list[i].(string)
+					if !ok {
+						continue
+					}
+					p := defParser{activities: map[string]bool{}}
+					word, rest, _ := strings.Cut(line, " ")
+					s := p.step(word, rest)
+					if p.err != nil {
+						return p.err
+					}
+					b, err := protojson.Marshal(s)
+					if err != nil {
+						return err
+					}
+					list[i] = map[string]any{"step": json.RawMessage(b)}
+				}
+			}
+			if err := stepLines(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkMachine checks that a machine hangs together: each step and each place stands once in the body that it says, at its slot, and
+// each body belongs to the place that runs it.
+func checkMachine(t testing.TB, m *Machine) {
+	t.Helper()
+	steps, places := map[int]bool{}, map[int]bool{}
+	last := -1 // steps are numbered as they appear
+	var walk func(body int, nodes []node, indexed bool)
+	enter := func(owner int, indexed bool) {
+		p := &m.places[owner]
+		for i, b := range p.bodies {
+			inner := &m.bodies[b]
+			if inner.owner != owner || inner.index != i || inner.depth != m.bodies[p.body].depth+1 {
+				t.Errorf("%s: body %d is %d of %d, depth %d", p.name, i, inner.index, inner.owner, inner.depth)
+			}
+			walk(b, inner.nodes, indexed || p.kind == mapNode || p.kind == loopNode)
+		}
+	}
+	walk = func(body int, nodes []node, indexed bool) {
+		for i := range nodes {
+			n := &nodes[i]
+			switch n.kind {
+			case stepNode:
+				st := &m.steps[n.index]
+				if steps[n.index] || n.index != last+1 || st.body != body || m.bodies[body].steps[st.slot] != n.index || st.indexed != indexed || m.byName[st.name] != n.index {
+					t.Errorf("step %d, %s, in body %d after %d: %+v", n.index, st.name, body, last, st)
+				}
+				steps[n.index], last = true, n.index
+				continue
+			case parallelNode, returnNode:
+			default:
+				p := &m.places[n.index]
+				if places[n.index] || p.kind != n.kind || p.body != body || m.bodies[body].places[p.slot] != n.index || p.indexed != indexed || m.placeOf[p.name] != n.index {
+					t.Errorf("place %d, %s, in body %d: %+v", n.index, p.name, body, p)
+				}
+				places[n.index] = true
+				enter(n.index, indexed)
+			}
+			want := len(n.branches)
+			switch n.kind {
+			case ifNode:
+				want = 2
+			case switchNode:
+				want = len(n.conditions) + 1
+			case waitNode:
+				want = 0
+				if m.places[n.index].otherwise {
+					want = 2
+				}
+			case loopNode, mapNode, savepointNode, raceNode, sleepNode, returnNode:
+				want = 0
+			}
+			if len(n.branches) != want {
+				t.Errorf("a node of kind %d has %d branches, want %d", n.kind, len(n.branches), want)
+			}
+			for _, b := range n.branches {
+				walk(body, b, indexed)
+			}
+		}
+	}
+	if len(m.bodies) == 0 || m.bodies[0].owner != -1 || m.bodies[0].depth != 0 {
+		t.Fatal("the first body isn't the definition's")
+	}
+	walk(0, m.bodies[0].nodes, false)
+	if len(steps) != len(m.steps) || len(places) != len(m.places) {
+		t.Errorf("%d of %d steps and %d of %d places can be reached", len(steps), len(m.steps), len(places), len(m.places))
+	}
+	inBodies := 0
+	for i := range m.bodies {
+		inBodies += len(m.bodies[i].steps) + len(m.bodies[i].places)
+	}
+	if inBodies != len(steps)+len(places) {
+		t.Errorf("%d steps and places in bodies, want %d", inBodies, len(steps)+len(places))
+	}
+}
+
+// TestMachineOfFlow looks at what the verifier puts into the machine for each kind of node.
+func TestMachineOfFlow(t *testing.T) {
+	m, problems := Compile(definitionOf(t, flowFile))
+	if len(problems) > 0 {
+		t.Fatal(printProblems(problems))
+	}
+	checkMachine(t, m)
+	const second = int64(1_000_000)
+	at := func(name string) place {
+		i, ok := m.placeOf[name]
+		if !ok {
+			t.Fatalf("no place %s", name)
+		}
+		return m.places[i]
+	}
+	if p := at("short"); p.duration != second*3/2 || p.lasts != nil || p.until != nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("computed"); p.duration != 0 || p.lasts == nil || p.until != nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("appointed"); p.duration != 0 || p.lasts != nil || p.until == nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("paid"); p.signal != "payment" || p.timeout != 60*second || !p.otherwise || p.title != nil || p.schema != m.signals["payment"] {
+		t.Errorf("%+v", p)
+	}
+	if p := at("fine"); p.signal != "" || p.timeout != 3600*second || p.otherwise || p.title == nil || p.schema.Validate([]byte("1")) == nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("again"); p.rounds != 5 || p.keep || p.initial.value == nil || p.next.value == nil || p.while == nil || len(p.bodies) != 1 {
+		t.Errorf("%+v", p)
+	}
+	if p := at("lines"); p.window != 4 || p.tolerate != 2 || !p.results || p.items == nil || len(p.bodies) != 1 || m.bodies[p.bodies[0]].output.object == nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("carrier"); len(p.bodies) != 3 || len(p.conditions) != 2 || p.conditions[0] == nil || p.conditions[1] != nil {
+		t.Errorf("%+v", p)
+	}
+	if p := at("quotes"); p.kind != raceNode || p.need != 1 || len(p.bodies) != 2 || m.bodies[p.bodies[1]].output.value == nil {
+		t.Errorf("%+v", p)
+	}
+	st := m.steps[m.byName["reserve"]]
+	if !st.probe || !st.claimed || st.heartbeat != 5*second || !st.indexed {
+		t.Errorf("%+v", st)
+	}
+	st = m.steps[m.byName["invoice"]]
+	if !st.child || st.activity != "invoice" || st.childVersion != 3 || st.timeout != 0 || st.kind != sagadv1.Kind_KIND_COMPENSATABLE || st.outSchema.Validate([]byte("1")) == nil || !m.children || st.retry.Attempts != attemptsDefault {
+		t.Errorf("%+v", st)
+	}
 }
 
 func printProblems(problems []*sagadv1.Problem) string {
@@ -188,7 +398,7 @@ func TestDefinitionsMade(t *testing.T) {
 		{"as many branches as may be", small(branches(64)), "", ""},
 		{"one branch more", small(branches(65)), "limit p branches", "65 branches; the limit is 64"},
 		{"many activities", manyActivities, "limit activities", "257 activities; the limit is 256"},
-		{"many ifs", small(many(1001, func(i int) *sagadv1.Node { return &sagadv1.Node{Kind: &sagadv1.Node_If{}} })...), "limit body", "1001 parallels"},
+		{"many ifs", small(many(1001, func(i int) *sagadv1.Node { return &sagadv1.Node{Kind: &sagadv1.Node_If{}} })...), "limit body", "1001 nodes"},
 		{"many fields", withInput(&sagadv1.Mapping{Fields: fields}), "expression a input", "257 fields, the limit is 256"},
 		{"too large", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 300_000)}, "definition-size", "the limit is 262144"},
 		{"large description", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 5000), Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "definition-size description", "5000 bytes"},

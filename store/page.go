@@ -15,6 +15,9 @@ const (
 	LimitMax = 10_000
 	// StraysMax is how many of the newest strays are kept, at least; a hundred more may be.
 	StraysMax = 10_000
+	// UsageVersionsMax is how many versions an answer about usage has, and UsageExamplesMax how many ids of each.
+	UsageVersionsMax = 1000
+	UsageExamplesMax = 10
 	// ItemClosed is history.v1's number for a closed item.
 	ItemClosed int16 = 3
 )

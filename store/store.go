@@ -8,6 +8,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -247,9 +248,11 @@ type Loader interface {
 
 // SagaFilter chooses sagas. Zero values choose all.
 type SagaFilter struct {
-	Namespace     string
-	Statuses      []Status
-	Definition    string
+	Namespace  string
+	Statuses   []Status
+	Definition string
+	// Version of the definition.
+	Version       int32
 	StartedAfter  time.Time // inclusive
 	StartedBefore time.Time // exclusive
 	IDPrefix      string
@@ -308,16 +311,63 @@ type Definition struct {
 	RegisteredAt time.Time
 	// Body is a sagad.v1.Definition, encoded.
 	Body []byte
+	// DeletedAt is zero unless the version was deleted. What ended under it is still read by it; nothing new may use it.
+	DeletedAt time.Time
 }
 
-// Definitions keeps definitions. They are never changed.
+// Definitions keeps definitions. Their content is never changed.
 type Definitions interface {
-	// PutDefinition registers content under the next version, or returns the version that has the same hash. A zero
-	// RegisteredAt means now.
+	// PutDefinition registers content under the next version, or returns the version that has the same hash and isn't
+	// deleted. The number of a version that was deleted is never given out again. A zero RegisteredAt means now.
 	PutDefinition(ctx context.Context, d Definition) (_ Definition, created bool, _ error)
-	// Definition returns a version; 0 means the latest.
+	// Definition returns a version, also one that was deleted; 0 means the latest that wasn't.
 	Definition(ctx context.Context, namespace, name string, version int32) (Definition, error)
-	// Definitions lists without bodies: the latest version of each, by name, after the name given; or, if name isn't
-	// empty, all versions of that one, newest first, older than the version given (in decimal).
+	// Definitions lists without bodies and without those that were deleted: the latest version of each, by name, after the
+	// name given; or, if name isn't empty, all versions of that one, newest first, older than the version given (in decimal).
 	Definitions(ctx context.Context, namespace, name, after string, limit int) ([]Definition, error)
+	// DefinitionsNaming lists the versions in whose body a word occurs, with their bodies and without those that were
+	// deleted, by name and version, after the ones given. It is a first sieve for who may refer to a definition.
+	DefinitionsNaming(ctx context.Context, namespace, word, afterName string, afterVersion int32, limit int) ([]Definition, error)
+	// Usage tells who needs a version, for 0 all versions that aren't deleted, newest first, the newest
+	// [UsageVersionsMax] of them. ErrNotFound if there is none.
+	Usage(ctx context.Context, namespace, name string, version int32) ([]VersionUsage, error)
+	// DeleteDefinition deletes a version that no unfinished saga needs. It is safe against starts at the same moment: either it
+	// fails with an *[InUseError], or no commit lets a saga of that version begin, or move to it, any more: those are
+	// Refused with a *[DeletedError]. Deleting it again does nothing. ErrNotFound if there never was such a version.
+	DeleteDefinition(ctx context.Context, namespace, name string, version int32) error
+}
+
+// VersionUsage tells who needs a version of a definition.
+type VersionUsage struct {
+	Version int32
+	// Unfinished counts the sagas that aren't terminal, Sagas all.
+	Unfinished, Sagas int64
+	// Examples are ids of unfinished ones, [UsageExamplesMax] at most, in no order.
+	Examples []string
+}
+
+// InUseError: sagas still need a version.
+type InUseError struct {
+	Namespace, Name string
+	Version         int32
+	// Unfinished counts them.
+	Unfinished int64
+}
+
+func (e *InUseError) Error() string {
+	sagas := "1 unfinished saga needs"
+	if e.Unfinished != 1 {
+		sagas = fmt.Sprintf("%d unfinished sagas need", e.Unfinished)
+	}
+	return fmt.Sprintf("%s version %d of definition %q in namespace %q", sagas, e.Version, e.Name, e.Namespace)
+}
+
+// DeletedError: a saga would begin under a version that was deleted, or move to it.
+type DeletedError struct {
+	Namespace, Name string
+	Version         int32
+}
+
+func (e *DeletedError) Error() string {
+	return fmt.Sprintf("version %d of definition %q in namespace %q was deleted", e.Version, e.Name, e.Namespace)
 }

@@ -118,6 +118,19 @@ func (a *api) failed(err error) error {
 	return &exitError{exitFailed, errors.New(text)}
 }
 
+// refusedHere says that a server refused this one thing: another one may be fine.
+func refusedHere(err error) bool {
+	var cerr *connect.Error
+	if !errors.As(err, &cerr) || !cerr.IsRemote() {
+		return false
+	}
+	switch reasonOf(cerr) {
+	case "MIGRATION_REFUSED", "SAGA_NOT_FOUND", "QUARANTINED", "HISTORY_LIMIT", "NOT_ALLOWED":
+		return true
+	}
+	return false
+}
+
 func reasonOf(err *connect.Error) string {
 	for _, d := range err.Details() {
 		if m, derr := connectproto.UnmarshalErrorDetail(d); derr == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ type definitionCommand struct {
 	Graph    definitionGraph    `cmd:"" help:"Print a definition as a Mermaid flow chart."`
 	Verify   definitionVerify   `cmd:"" help:"Check a definition in a file; nothing is stored."`
 	Register definitionRegister `cmd:"" help:"Check and store a definition. The same content keeps its version."`
+	Usage    definitionUsage    `cmd:"" help:"Say which sagas need the versions of a definition."`
+	Delete   definitionDelete   `cmd:"" help:"Delete a version that no unfinished saga needs. Ended sagas keep their history."`
 }
 
 type definitionList struct {
@@ -173,6 +176,63 @@ func (c *definitionRegister) Run(ctx context.Context, g *globals) error {
 	default:
 		fmt.Fprintf(g.stdout, "%s version %d had been registered before with this content\n", v.Name, v.Version)
 	}
+	return nil
+}
+
+type definitionUsage struct {
+	Name    string `arg:"" help:"The definition's name."`
+	Version int32  `help:"Only this one. Default: all." placeholder:"N"`
+}
+
+func (c *definitionUsage) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	if c.Version < 0 {
+		return &exitError{exitUsage, errors.New("--version must be at least 1")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := a.definitions.GetDefinitionUsage(ctx, &sagadv1.GetDefinitionUsageRequest{Namespace: g.Namespace, Name: c.Name, Version: c.Version})
+	if err != nil {
+		return a.failed(err)
+	}
+	if g.Format == "json" {
+		return g.json(res)
+	}
+	t := newTable(g.stdout, "VERSION", "UNFINISHED", "SAGAS", "FOR EXAMPLE")
+	for _, v := range res.Versions {
+		t.row(fmt.Sprint(v.Version), fmt.Sprint(v.Unfinished), fmt.Sprint(v.Sagas), cell(strings.Join(v.Examples, " ")))
+	}
+	return t.end()
+}
+
+type definitionDelete struct {
+	Name    string `arg:"" help:"The definition's name."`
+	Version int32  `arg:"" help:"The version. Its number is never given out again."`
+}
+
+func (c *definitionDelete) Run(ctx context.Context, g *globals) error {
+	a, err := g.api()
+	if err != nil {
+		return err
+	}
+	if c.Version < 1 {
+		return &exitError{exitUsage, errors.New("the version must be at least 1")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := retrying(ctx, func() (*sagadv1.DeleteDefinitionResponse, error) {
+		return a.definitions.DeleteDefinition(ctx, &sagadv1.DeleteDefinitionRequest{Namespace: g.Namespace, Name: c.Name, Version: c.Version})
+	})
+	if err != nil {
+		return a.failed(err)
+	}
+	if g.Format == "json" {
+		return g.json(res)
+	}
+	fmt.Fprintf(g.stdout, "%s version %d is deleted\n", oneLine(c.Name), c.Version)
 	return nil
 }
 

@@ -144,7 +144,7 @@ func commandOf(err error) string {
 
 // help prints help without the flags of client verbs for commands that don't ask a sagad.
 func help(options kong.HelpOptions, ctx *kong.Context) error {
-	if cmd := ctx.Selected(); cmd != nil {
+	if cmd := ctx.Selected(); cmd != nil && cmd.Parent != nil && cmd.Parent.Type == kong.ApplicationNode {
 		switch cmd.Name {
 		case "dev", "serve", "migrate":
 			for _, f := range ctx.Model.Flags {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -30,6 +31,23 @@ func (g *globals) json(m proto.Message) error {
 // jsonLine prints a document of a stream on a line of its own.
 func (g *globals) jsonLine(m proto.Message) error {
 	data, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(g.stdout, "%s\n", data)
+	return err
+}
+
+// jsonLineOf prints what a call about one saga of many answered, on a line of its own.
+func (g *globals) jsonLineOf(id string, m proto.Message) error {
+	answer, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(struct {
+		ID     string          `json:"id"`
+		Answer json.RawMessage `json:"answer"`
+	}{id, answer})
 	if err != nil {
 		return err
 	}

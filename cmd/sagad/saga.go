@@ -27,6 +27,11 @@ type sagaCommand struct {
 	Wait    sagaWait    `cmd:"" help:"Wait until a saga ends. Exit code 5 unless it completed."`
 	History sagaHistory `cmd:"" help:"Print what has happened to a saga."`
 	Cancel  sagaCancel  `cmd:"" help:"Unwind a saga, if it isn't past its pivot."`
+	Signal  sagaSignal  `cmd:"" help:"Tell a running saga something that its definition waits for."`
+	Pause   sagaPause   `cmd:"" help:"Send nothing more out for a saga until it is resumed."`
+	Resume  sagaResume  `cmd:"" help:"Let a paused saga go on."`
+	Explain sagaExplain `cmd:"" help:"Say what a saga waits for, and what would help."`
+	Migrate sagaMigrate `cmd:"" help:"Move running sagas to another version of their definition."`
 }
 
 type sagaStart struct {
@@ -148,7 +153,7 @@ func printSaga(ctx context.Context, g *globals, a *api, s *sagadv1.Saga) error {
 	sum := s.Summary
 	t := newTable(g.stdout)
 	t.row("saga", sum.Id)
-	t.row("status", statusText(sum))
+	t.row("status", statusText(sum)+flags(s))
 	t.row("definition", fmt.Sprintf("%s version %d", sum.Definition, sum.Version))
 	t.row("namespace", sum.Namespace)
 	t.row("started", fmt.Sprintf("%s (%s ago)", when(sum.StartedAt), ago(sum.StartedAt)))
@@ -157,6 +162,9 @@ func printSaga(ctx context.Context, g *globals, a *api, s *sagadv1.Saga) error {
 	}
 	if sum.Deadline != nil {
 		t.row("deadline", when(sum.Deadline))
+	}
+	if p := s.Parent; p != nil {
+		t.row("parent", fmt.Sprintf("saga %s, step %s", p.Id, at(p.Step, p.Item)))
 	}
 	if len(sum.Labels) > 0 {
 		t.row("labels", labels(sum.Labels))
@@ -181,10 +189,17 @@ func printSaga(ctx context.Context, g *globals, a *api, s *sagadv1.Saga) error {
 			if lastError == "" {
 				lastError = errorText(st.Action.GetLastError())
 			}
-			t.row(st.Name, st.Activity, word(st.Status, "STEP_STATUS_"), number(st.Action.GetAttempts()), number(st.Compensation.GetAttempts()), lastError)
+			activity := st.Activity
+			if st.ChildId != "" {
+				activity = "saga " + st.ChildId
+			}
+			t.row(at(st.Name, st.Item), activity, word(st.Status, "STEP_STATUS_"), number(st.Action.GetAttempts()), number(st.Compensation.GetAttempts()), lastError)
 		}
 		if err := t.end(); err != nil {
 			return err
+		}
+		if n := int(s.StepsTotal) - len(s.Steps); n > 0 {
+			fmt.Fprintf(g.stdout, "and %s that aren't shown; the history has them\n", plural(n, "more step"))
 		}
 	}
 	if sum.Status == sagadv1.SagaStatus_SAGA_STATUS_ABANDONED {
@@ -232,6 +247,25 @@ func printLeft(ctx context.Context, g *globals, a *api, sum *sagadv1.SagaSummary
 	return printEffects(g, left)
 }
 
+// flags say what else is to be known of a saga's status.
+func flags(s *sagadv1.Saga) string {
+	switch {
+	case s.Paused:
+		return ", paused"
+	case s.Provisional:
+		return ", provisional: done, until its parent is settled"
+	}
+	return ""
+}
+
+// at is a step's name with its place in maps and loops.
+func at(step, item string) string {
+	if item == "" {
+		return step
+	}
+	return step + "[" + item + "]"
+}
+
 func statusText(s *sagadv1.SagaSummary) string {
 	text := status(s.Status)
 	if s.SettledByHand > 0 {
@@ -276,6 +310,7 @@ func shellWord(s string) string {
 type sagaList struct {
 	Status      []string `help:"Only these: running, compensating, stuck, completed, compensated, abandoned." placeholder:"STATUS"`
 	Definition  string   `help:"Only of this definition." placeholder:"NAME"`
+	Version     int32    `help:"Only of this version of the definition." placeholder:"N"`
 	IDPrefix    string   `help:"Only ids that begin so." name:"id-prefix" placeholder:"TEXT"`
 	Limit       int      `help:"How many at most." default:"50"`
 	All         bool     `help:"All of them, whatever --limit says."`
@@ -290,7 +325,10 @@ func (c *sagaList) Run(ctx context.Context, g *globals) error {
 	if c.Limit < 1 && !c.All {
 		return &exitError{exitUsage, errors.New("--limit must be at least 1")}
 	}
-	filter := &sagadv1.SagaFilter{Definition: c.Definition, IdPrefix: c.IDPrefix}
+	if c.Version < 0 {
+		return &exitError{exitUsage, errors.New("--version must be at least 1")}
+	}
+	filter := &sagadv1.SagaFilter{Definition: c.Definition, Version: c.Version, IdPrefix: c.IDPrefix}
 	for _, name := range c.Status {
 		v, ok := sagadv1.SagaStatus_value["SAGA_STATUS_"+strings.ToUpper(name)]
 		if !ok || v == 0 {

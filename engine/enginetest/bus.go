@@ -24,6 +24,7 @@ type Bus struct {
 	// Filter drops tasks for which it says no, as a broker that loses them.
 	filter  func(*workerv1.Task) bool
 	tasks   []*workerv1.Task
+	stops   []*workerv1.Stop
 	ids     map[string]int
 	closed  chan struct{}
 	workers sync.WaitGroup
@@ -130,6 +131,20 @@ func (b *Bus) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.
 
 // Listening: somebody always is, if there is a handler.
 func (b *Bus) Listening(string, string, workerv1.Direction) bool { return b.handler != nil }
+
+// Stop keeps the stops for [Bus.Stops].
+func (b *Bus) Stop(_, _ string, stops []*workerv1.Stop) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stops = append(b.stops, stops...)
+}
+
+// Stops are all that were sent so far, in order.
+func (b *Bus) Stops() []*workerv1.Stop {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]*workerv1.Stop(nil), b.stops...)
+}
 
 // Healthy is true.
 func (b *Bus) Healthy() bool { return true }

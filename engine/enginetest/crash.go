@@ -80,10 +80,16 @@ func (p *Process) KeepStray(ctx context.Context, s store.Stray) error {
 	return p.Store.KeepStray(ctx, s)
 }
 
-// Publish, Serve, Listening and Healthy make the process a bus.
+// Publish, Stop, Serve, Listening and Healthy make the process a bus.
 func (p *Process) Publish(tasks []*workerv1.Task) {
 	if !p.dead.Load() {
 		p.bus.Publish(tasks)
+	}
+}
+
+func (p *Process) Stop(namespace, activity string, stops []*workerv1.Stop) {
+	if !p.dead.Load() {
+		p.bus.Stop(namespace, activity, stops)
 	}
 }
 

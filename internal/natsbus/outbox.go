@@ -33,7 +33,7 @@ const (
 )
 
 // Publish sends tasks at least once, packed: tasks that are published at the same moment and have namespace, activity and
-// direction in common go out in messages of up to 16. What NATS doesn't acknowledge is sent again under the same message id until the
+// direction in common go out in messages of up to 16, but what was sent before goes alone. What NATS doesn't acknowledge is sent again under the same message id until the
 // last of its tasks is past its deadline. It doesn't block, and takes tasks over. Tasks beyond the backlog's bound are dropped and
 // counted; so are tasks with illegal names. A long attempt that is sent again is left alone while the stream still has its message.
 func (b *Bus) Publish(tasks []*workerv1.Task) {
@@ -77,7 +77,8 @@ func (b *Bus) publish(tasks []*workerv1.Task) {
 			p = &pack{queue: q}
 			packs = append(packs, p)
 		}
-		alone := time.Duration(t.TimeoutUs)*time.Microsecond > packTimeoutMax
+		// What is sent again may have killed a worker, or have come with what did.
+		alone := time.Duration(t.TimeoutUs)*time.Microsecond > packTimeoutMax || t.Dispatch > 1
 		if len(p.tasks) > 0 && (alone || len(p.tasks) >= wire.PackTasksMax || p.bytes+size > wire.PackBytesMax) {
 			closePack(p)
 		}
@@ -192,7 +193,8 @@ func (o *outbox) message(p *pack, now time.Time) *outgoing {
 		if d.After(g.deadline) {
 			g.deadline = d
 		}
-		if o.bus.kept.long(t) {
+		// An attempt that is handed back is sent again while its pack still lies in the stream.
+		if len(p.tasks) == 1 && o.bus.kept.long(t) {
 			g.long = append(g.long, attempt{t.IdempotencyKey, t.Attempt})
 		}
 	}

@@ -113,7 +113,7 @@ func (b *Bus) result(m *nats.Msg, handle func(*workerv1.ResultPack, func(*worker
 // wellFormed says whether a result can be looked at at all.
 func wellFormed(r *workerv1.Result) bool {
 	_, ok := wire.TokenShard(r.Token)
-	return ok && r.Outcome >= workerv1.Outcome_OUTCOME_SUCCEEDED && r.Outcome <= workerv1.Outcome_OUTCOME_CANT_UNDO && r.RetryAfterUs >= 0
+	return ok && r.Outcome >= workerv1.Outcome_OUTCOME_SUCCEEDED && r.Outcome <= workerv1.Outcome_OUTCOME_HANDED_BACK && r.RetryAfterUs >= 0
 }
 
 func all(v workerv1.Verdict, n int) *workerv1.ResultReply {

@@ -7,6 +7,7 @@ type counters struct {
 	droppedFull, droppedLate, droppedBad              atomic.Int64
 	results, requests, refused, unanswerable, shed    atomic.Int64
 	disconnects, asyncErrors, recreated, announcement atomic.Int64
+	stops, droppedStops                               atomic.Int64
 }
 
 // Stats are counts since the bus was made, and gauges where said. Meant for metrics.
@@ -19,6 +20,8 @@ type Stats struct {
 	// Results came in Requests. Refused are malformed results or requests; Unanswerable requests had no allowed reply subject; Shed
 	// ones came while too many waited.
 	Results, Requests, Refused, Unanswerable, Shed int64
+	// Stops were sent to workers, DroppedStops couldn't be.
+	Stops, DroppedStops int64
 	// Disconnects, AsyncErrors of the connection; Recreated streams and consumers; Announcements of workers.
 	Disconnects, AsyncErrors, Recreated, Announcements int64
 	// Backlog (a gauge) is how many bytes of messages wait for the stream to take them, BacklogTasks how many tasks.
@@ -37,7 +40,7 @@ func (b *Bus) Stats() Stats {
 		DroppedFull: c.droppedFull.Load(), DroppedLate: c.droppedLate.Load(), DroppedBad: c.droppedBad.Load(),
 		Results: c.results.Load(), Requests: c.requests.Load(), Refused: c.refused.Load(), Unanswerable: c.unanswerable.Load(), Shed: c.shed.Load(),
 		Disconnects: c.disconnects.Load(), AsyncErrors: c.asyncErrors.Load(), Recreated: c.recreated.Load(), Announcements: c.announcement.Load(),
-		Answering: b.answering.Load(),
+		Answering: b.answering.Load(), Stops: c.stops.Load(), DroppedStops: c.droppedStops.Load(),
 	}
 	s.Backlog, s.BacklogTasks = b.outbox.backlog()
 	if b.nc.IsConnected() {

@@ -116,7 +116,48 @@ func checkRequest(msg any) *connect.Error {
 			checkText("request_id", m.RequestId, 128))
 	case *sagadv1.SignalSagaRequest:
 		m.Namespace = namespace(m.Namespace)
-		return first(checkID("id", m.Id), checkPayload("payload", codeInvalidInput, m.Payload))
+		return first(
+			checkID("id", m.Id),
+			checkNamed("signal", m.Signal, 63, "name a signal of the definition"),
+			checkNamed("key", m.Key, 128, "give each signal a key of its own, so that a repeat is known"),
+			checkPayload("payload", codeInvalidInput, m.Payload))
+	case *sagadv1.PauseSagaRequest:
+		m.Namespace = namespace(m.Namespace)
+		if strings.TrimSpace(m.Reason) == "" {
+			return fail(connect.CodeInvalidArgument, codeInvalidRequest, "reason is empty: say why you do this, it stays in the saga's history")
+		}
+		return first(
+			checkID("id", m.Id),
+			checkText("reason", m.Reason, textBytesMax),
+			checkText("request_id", m.RequestId, 128))
+	case *sagadv1.ResumeSagaRequest:
+		m.Namespace = namespace(m.Namespace)
+		return first(
+			checkID("id", m.Id),
+			checkText("reason", m.Reason, textBytesMax),
+			checkText("request_id", m.RequestId, 128))
+	case *sagadv1.ExplainSagaRequest:
+		m.Namespace = namespace(m.Namespace)
+		return checkID("id", m.Id)
+	case *sagadv1.MigrateSagaRequest:
+		m.Namespace = namespace(m.Namespace)
+		if strings.TrimSpace(m.Reason) == "" && !m.DryRun {
+			return fail(connect.CodeInvalidArgument, codeInvalidRequest, "reason is empty: say why you do this, it stays in the saga's history")
+		}
+		return first(
+			checkID("id", m.Id),
+			checkVersion(m.Version),
+			checkNames(m.Names),
+			checkText("reason", m.Reason, textBytesMax),
+			checkText("request_id", m.RequestId, 128))
+	case *sagadv1.GetDefinitionUsageRequest:
+		m.Namespace = namespace(m.Namespace)
+		return checkNamed("name", m.Name, 63, "name the definition")
+	case *sagadv1.DeleteDefinitionRequest:
+		m.Namespace = namespace(m.Namespace)
+		return first(
+			checkNamed("name", m.Name, 63, "name the definition"),
+			checkVersion(m.Version))
 	case *sagadv1.ListItemsRequest:
 		m.Namespace = namespace(m.Namespace)
 		return first(
@@ -241,6 +282,39 @@ func checkText(field, s string, max int) *connect.Error {
 	for i, r := range s {
 		if unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' {
 			return fail(connect.CodeInvalidArgument, codeInvalidRequest, "%s holds the control character %U at byte %d; remove it", field, r, i)
+		}
+	}
+	return nil
+}
+
+// checkNamed is for words that must be there.
+func checkNamed(field, s string, max int, hint string) *connect.Error {
+	if s == "" {
+		return fail(connect.CodeInvalidArgument, codeInvalidRequest, "%s is empty: %s", field, hint)
+	}
+	return checkText(field, s, max)
+}
+
+func checkVersion(version int32) *connect.Error {
+	if version < 1 {
+		return fail(connect.CodeInvalidArgument, codeInvalidRequest, "version is %d: name one, they begin at 1", version)
+	}
+	return nil
+}
+
+// namesMax bounds how many names a migration may change.
+const namesMax = 1000
+
+func checkNames(names map[string]string) *connect.Error {
+	if len(names) > namesMax {
+		return fail(connect.CodeInvalidArgument, codeInvalidRequest, "%d names, the limit is %d", len(names), namesMax)
+	}
+	for from, to := range names {
+		if from == "" || to == "" {
+			return fail(connect.CodeInvalidArgument, codeInvalidRequest, "names hold an empty one: leave out what isn't renamed")
+		}
+		if err := first(checkText("a name", from, 63), checkText("the name for "+quoted(from), to, 63)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -62,6 +62,9 @@ func (s *Server) definition(ctx context.Context, namespace, name string, version
 	if err != nil {
 		return d, nil, err
 	}
+	if !d.DeletedAt.IsZero() {
+		return d, nil, &engine.NotFoundError{What: "definition", Namespace: namespace, Name: name, Version: version, Deleted: true}
+	}
 	def := new(sagadv1.Definition)
 	if err := proto.Unmarshal(d.Body, def); err != nil {
 		return d, nil, fmt.Errorf("stored definition %s/%s version %d can't be decoded: %w", namespace, name, d.Version, err)
@@ -108,4 +111,37 @@ func (s *definitionService) GetDefinitionGraph(ctx context.Context, req *sagadv1
 		return nil, err
 	}
 	return &sagadv1.GetDefinitionGraphResponse{Mermaid: statemachine.Mermaid(def)}, nil
+}
+
+// GetDefinitionUsage implements the service.
+func (s *definitionService) GetDefinitionUsage(ctx context.Context, req *sagadv1.GetDefinitionUsageRequest) (*sagadv1.GetDefinitionUsageResponse, error) {
+	usage, err := s.store.Usage(ctx, req.Namespace, req.Name, req.Version)
+	if errors.Is(err, store.ErrNotFound) {
+		if req.Version != 0 {
+			// It may have been deleted: then the answer says so.
+			if _, _, err := s.definition(ctx, req.Namespace, req.Name, req.Version); err != nil {
+				return nil, err
+			}
+		}
+		return nil, &engine.NotFoundError{What: "definition", Namespace: req.Namespace, Name: req.Name, Version: req.Version}
+	}
+	if err != nil {
+		return nil, err
+	}
+	res := &sagadv1.GetDefinitionUsageResponse{}
+	for _, u := range usage {
+		res.Versions = append(res.Versions, &sagadv1.VersionUsage{
+			Version: u.Version, Unfinished: u.Unfinished, Sagas: u.Sagas, Examples: u.Examples,
+		})
+	}
+	return res, nil
+}
+
+// DeleteDefinition implements the service.
+func (s *definitionService) DeleteDefinition(ctx context.Context, req *sagadv1.DeleteDefinitionRequest) (*sagadv1.DeleteDefinitionResponse, error) {
+	if err := s.engine.DeleteDefinition(ctx, req.Namespace, req.Name, req.Version); err != nil {
+		return nil, err
+	}
+	s.log.Info("definition deleted", "namespace", req.Namespace, "definition", req.Name, "version", req.Version, "actor", actor(ctx))
+	return &sagadv1.DeleteDefinitionResponse{}, nil
 }

@@ -33,6 +33,10 @@ const (
 	codeDefinitionNotFound = "DEFINITION_NOT_FOUND"
 	codeItemNotFound       = "ITEM_NOT_FOUND"
 	codeIDTaken            = "ID_TAKEN"
+	codeKeyTaken           = "KEY_TAKEN"
+	codeTooManySignals     = "TOO_MANY_SIGNALS"
+	codeMigrationRefused   = "MIGRATION_REFUSED"
+	codeDefinitionInUse    = "DEFINITION_IN_USE"
 	codeStaleVersion       = "STALE_VERSION"
 	codeNotAllowed         = "NOT_ALLOWED"
 	codeTooManyWatches     = "TOO_MANY_WATCHES"
@@ -40,7 +44,6 @@ const (
 	codeNoOwner            = "NO_OWNER"
 	codeUnavailable        = "UNAVAILABLE"
 	codeStopping           = "STOPPING"
-	codeNotImplemented     = "NOT_IMPLEMENTED"
 	codeQuarantined        = "QUARANTINED"
 	codeInternal           = "INTERNAL"
 )

@@ -48,7 +48,7 @@ func (s *operationsService) ListItems(ctx context.Context, req *sagadv1.ListItem
 		res.NextPageToken = s.pages.seal(asked, itemPlace(last.OpenedAt, last.Run, last.Number))
 	}
 	for _, it := range rows {
-		res.Items = append(res.Items, itemView(it, nil))
+		res.Items = append(res.Items, itemView(it, nil, nil))
 	}
 	return res, nil
 }
@@ -87,22 +87,23 @@ func (s *operationsService) GetItem(ctx context.Context, req *sagadv1.GetItemReq
 	row, state, machine, err := s.engine.Get(ctx, req.Namespace, req.SagaId)
 	if err != nil {
 		if historyv1.ItemKind(item.Kind) == historyv1.ItemKind_ITEM_KIND_QUARANTINED {
-			return &sagadv1.GetItemResponse{Item: itemView(item, nil)}, nil
+			return &sagadv1.GetItemResponse{Item: itemView(item, nil, nil)}, nil
 		}
 		return nil, err
 	}
 	res := &sagadv1.GetItemResponse{
-		Item:    itemView(item, state),
+		Item:    itemView(item, state, machine),
 		Actions: machine.Allowed(state, req.Number),
 		Cause:   state.Cause,
 	}
 	res.Effects = machine.Effects(state)
 	for _, e := range res.Effects {
 		generation := int32(1)
-		if st := state.Step(e.Step); st != nil {
-			generation = st.Do.Generation
+		call := statemachine.Call{Step: e.Step, Item: e.Item, Dir: historyv1.Direction_DIRECTION_DO}
+		if c := state.Call(call); c != nil {
+			generation = c.Generation
 		}
-		e.IdempotencyKey = key(row.Run, e.Step, "", historyv1.Direction_DIRECTION_DO, generation)
+		e.IdempotencyKey = key(row.Run, state.KeyName(call), e.Item, historyv1.Direction_DIRECTION_DO, generation)
 	}
 	return res, nil
 }
@@ -131,7 +132,7 @@ func (s *operationsService) ActOnItem(ctx context.Context, req *sagadv1.ActOnIte
 			if err != nil {
 				return nil, err
 			}
-			return &sagadv1.ActOnItemResponse{Item: itemView(item, state), Status: sagadv1.SagaStatus(state.Status)}, nil
+			return &sagadv1.ActOnItemResponse{Item: itemView(item, state, state.Machine()), Status: sagadv1.SagaStatus(state.Status)}, nil
 		},
 		func(p *peer, ctx context.Context, req *sagadv1.ActOnItemRequest) (*sagadv1.ActOnItemResponse, error) {
 			return p.operations.ActOnItem(ctx, req)

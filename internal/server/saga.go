@@ -113,7 +113,7 @@ func (s *sagaService) ListSagas(ctx context.Context, req *sagadv1.ListSagasReque
 			}
 			f.Statuses = append(f.Statuses, store.Status(st))
 		}
-		f.Definition, f.IDPrefix = q.Definition, q.IdPrefix
+		f.Definition, f.Version, f.IDPrefix = q.Definition, q.Version, q.IdPrefix
 		f.StartedAfter, f.StartedBefore = asTime(q.StartedAfter), asTime(q.StartedBefore)
 	}
 	asked := question("ListSagas", req)
@@ -197,11 +197,6 @@ func (s *sagaService) CancelSaga(ctx context.Context, req *sagadv1.CancelSagaReq
 		func(p *peer, ctx context.Context, req *sagadv1.CancelSagaRequest) (*sagadv1.CancelSagaResponse, error) {
 			return p.sagas.CancelSaga(ctx, req)
 		})
-}
-
-// SignalSaga implements the service.
-func (s *sagaService) SignalSaga(context.Context, *sagadv1.SignalSagaRequest) (*sagadv1.SignalSagaResponse, error) {
-	return nil, fail(connect.CodeUnimplemented, codeNotImplemented, "sagas can't wait for signals yet")
 }
 
 func pageSize(asked int32) int {

@@ -513,10 +513,10 @@ func TestRefusals(t *testing.T) {
 			_, err := r.sagas.WaitSaga(ctx, &sagadv1.WaitSagaRequest{Id: "taken", Timeout: durationpb.New(time.Hour)})
 			return err
 		}(), connect.CodeInvalidArgument, codeInvalidRequest, "ask again"},
-		{"signals", func() error {
-			_, err := r.sagas.SignalSaga(ctx, &sagadv1.SignalSagaRequest{Id: "taken", Signal: "paid"})
+		{"no such signal", func() error {
+			_, err := r.sagas.SignalSaga(ctx, &sagadv1.SignalSagaRequest{Id: "taken", Signal: "paid", Key: "1"})
 			return err
-		}(), connect.CodeUnimplemented, codeNotImplemented, "signals"},
+		}(), connect.CodeInvalidArgument, codeInvalidRequest, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			wantError(t, c.err, c.code, c.reason, c.text)

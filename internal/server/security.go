@@ -57,7 +57,11 @@ func secure(cfg *Config, next http.Handler) http.Handler {
 			return
 		}
 		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &pacedBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+			// In a copy: net/http must find its own body in the request to know that a handler left something of it, and to close the
+			// connection then. Otherwise the rest is taken for the next request.
+			paced := *r
+			paced.Body = &pacedBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+			r = &paced
 		}
 		if r.ProtoMajor == 1 {
 			paced := &pacedWriter{ResponseWriter: w, control: http.NewResponseController(w)}

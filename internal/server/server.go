@@ -28,6 +28,7 @@ import (
 	"github.com/sagad/sagad/engine"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 	"github.com/sagad/sagad/proto/gen/sagad/v1/sagadv1connect"
+	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 	"github.com/sagad/sagad/statemachine"
 	"github.com/sagad/sagad/store"
 )
@@ -37,12 +38,23 @@ type Engine interface {
 	StartSaga(ctx context.Context, req engine.StartRequest) (engine.StartReply, error)
 	Cancel(ctx context.Context, namespace, id string, c statemachine.Cancel) (sagadv1.CancelAnswer, statemachine.Status, error)
 	Act(ctx context.Context, namespace, id string, a statemachine.Act) (*statemachine.State, error)
+	Signal(ctx context.Context, namespace, id string, s statemachine.Signal) (fresh bool, _ error)
+	Pause(ctx context.Context, namespace, id string, p statemachine.Pause) (statemachine.Status, error)
+	Resume(ctx context.Context, namespace, id string, r statemachine.Resume) (statemachine.Status, error)
+	Migrate(ctx context.Context, namespace, id string, r engine.MigrateRequest) (engine.MigrateReply, error)
+	DeleteDefinition(ctx context.Context, namespace, name string, version int32) error
 	Register(ctx context.Context, namespace string, def *sagadv1.Definition) (store.Definition, bool, error)
 	Machine(ctx context.Context, namespace, name string, version int32) (*statemachine.Machine, store.Definition, error)
 	Get(ctx context.Context, namespace, id string) (store.Saga, *statemachine.State, *statemachine.Machine, error)
 	Changes(namespace, id string) (<-chan engine.Change, func())
 	// Owned lists the shards that this node serves.
 	Owned() []int
+	// HasOwner says whether some node serves a saga's shard.
+	HasOwner(namespace, id string) bool
+	// Listening says whether some worker waits for tasks of an activity.
+	Listening(namespace, activity string, dir workerv1.Direction) bool
+	// Now is the database's clock.
+	Now() time.Time
 }
 
 // Config says how to serve.
@@ -158,6 +170,7 @@ var documents = map[string]bool{
 	sagadv1connect.DefinitionServiceVerifyDefinitionProcedure:   true,
 	sagadv1connect.SagaServiceStartSagaProcedure:                true,
 	sagadv1connect.SagaServiceSignalSagaProcedure:               true,
+	sagadv1connect.SagaServiceMigrateSagaProcedure:              true, // names
 	sagadv1connect.OperationsServiceActOnItemProcedure:          true,
 }
 

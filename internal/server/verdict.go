@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"connectrpc.com/connect/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -11,6 +12,7 @@ import (
 	"github.com/sagad/sagad/engine"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 	"github.com/sagad/sagad/statemachine"
+	"github.com/sagad/sagad/store"
 )
 
 // problemsMax bounds the problems of a definition that an error carries: details travel in headers with gRPC.
@@ -27,6 +29,8 @@ func verdict(err error) *connect.Error {
 		quarantined *engine.QuarantinedError
 		elsewhere   *engine.NotOwnerError
 		refusal     *statemachine.Refusal
+		used        *store.InUseError
+		named       *engine.NamedError
 	)
 	switch {
 	case errors.As(err, &notFound):
@@ -34,6 +38,9 @@ func verdict(err error) *connect.Error {
 		hint := "check id and namespace"
 		if notFound.What == "definition" {
 			reason, hint = codeDefinitionNotFound, "register it first, or check name, version and namespace"
+		}
+		if notFound.Deleted {
+			hint = "use another version, or register it again: that gives a new one"
 		}
 		return fail(connect.CodeNotFound, reason, "%s: %s", notFound, hint)
 	case errors.As(err, &conflict):
@@ -52,6 +59,13 @@ func verdict(err error) *connect.Error {
 			"the saga's shard %d is moving to another node; nothing is lost, ask again in a second", elsewhere.Shard)
 	case errors.As(err, &refusal):
 		return refused(refusal)
+	case errors.As(err, &used):
+		return withInfo(connect.Errorf(connect.CodeFailedPrecondition,
+			"%s: wait for their end or move them to another version; GetDefinitionUsage names some, ListSagas with a filter for definition and version all", used),
+			codeDefinitionInUse, map[string]string{"unfinished": strconv.FormatInt(used.Unfinished, 10)})
+	case errors.As(err, &named):
+		return withInfo(connect.Errorf(connect.CodeFailedPrecondition, "%s: delete that first, or let it run another version", named),
+			codeDefinitionInUse, map[string]string{"unfinished": "0"})
 	}
 	return nil
 }
@@ -66,6 +80,10 @@ func refused(r *statemachine.Refusal) *connect.Error {
 		return fail(connect.CodeFailedPrecondition, codeNotAllowed, "%s", r.Message)
 	case statemachine.CodeTooLarge:
 		return fail(connect.CodeInvalidArgument, codePayloadTooLarge, "%s", r.Message)
+	case statemachine.RefusedConflict:
+		return fail(connect.CodeAlreadyExists, codeKeyTaken, "%s", r.Message)
+	case statemachine.RefusedFull:
+		return fail(connect.CodeResourceExhausted, codeTooManySignals, "%s", r.Message)
 	case statemachine.RefusedHistoryLimit:
 		return fail(connect.CodeResourceExhausted, r.Code, "%s", r.Message)
 	case statemachine.RefusedInput:

@@ -70,12 +70,13 @@ func cause(encoded []byte) *historyv1.Cause {
 func sagaView(row store.Saga, state *statemachine.State, m *statemachine.Machine, items []store.Item) *sagadv1.Saga {
 	v := &sagadv1.Saga{Summary: sagaSummary(row), LastTransition: row.N}
 	for i := range items {
-		v.Items = append(v.Items, itemView(items[i], state))
+		v.Items = append(v.Items, itemView(items[i], state, m))
 	}
 	if state == nil {
 		return v
 	}
 	v.Summary.Status = sagadv1.SagaStatus(state.Status)
+	v.Summary.Version = state.Version
 	v.Summary.SettledByHand = state.SettledByHand
 	v.Summary.Cause = state.Cause
 	v.Summary.ChangedAt = micros(state.ChangedAt)
@@ -83,55 +84,39 @@ func sagaView(row store.Saga, state *statemachine.State, m *statemachine.Machine
 	v.Output = string(state.Output)
 	v.LastTransition = state.N
 	v.Traceparent = state.Traceparent
-	places := places(m.Definition(), state)
-	for i := range state.Steps {
-		st := &state.Steps[i]
-		p := places[st.Name]
-		v.Steps = append(v.Steps, &sagadv1.SagaStep{
+	v.Paused, v.Provisional = state.Paused, state.Provisional
+	if p := state.Parent; p != nil {
+		run, _ := uuid.FromBytes(p.GetRun())
+		v.Parent = &sagadv1.SagaParent{Id: p.GetSagaId(), RunId: run.String(), Step: p.GetStep(), Item: p.GetItem()}
+	}
+	steps, total := m.Views(state, stepsShownMax)
+	v.StepsTotal = int32(total)
+	for i := range steps {
+		st := &steps[i]
+		call := func(dir historyv1.Direction, c *statemachine.CallState) *sagadv1.SagaCall {
+			return callView(row.Run, state.KeyName(statemachine.Call{Step: st.Name, Item: st.Item}), st.Item, dir, c)
+		}
+		x := &sagadv1.SagaStep{
 			Name:         st.Name,
-			Activity:     p.activity,
-			Status:       stepStatus(state, st, p.skipped),
-			Action:       callView(row.Run, st.Name, historyv1.Direction_DIRECTION_DO, &st.Do),
-			Compensation: callView(row.Run, st.Name, historyv1.Direction_DIRECTION_UNDO, &st.Undo),
-		})
+			Item:         st.Item,
+			Activity:     st.Activity,
+			Status:       stepStatus(state, st.StepState, st.Skipped || st.Undone),
+			Action:       call(historyv1.Direction_DIRECTION_DO, &st.Do),
+			Compensation: call(historyv1.Direction_DIRECTION_UNDO, &st.Undo),
+		}
+		if st.Probe != nil {
+			x.Probe = call(historyv1.Direction_DIRECTION_PROBE, st.Probe)
+		}
+		if st.Child && st.Do.Attempt > 0 {
+			x.ChildId = statemachine.ChildID(state, statemachine.Call{Step: st.Name, Item: st.Item})
+		}
+		v.Steps = append(v.Steps, x)
 	}
 	return v
 }
 
-// place is what a definition says about a step.
-type place struct {
-	activity string
-	// skipped: it stands in an arm that wasn't taken.
-	skipped bool
-}
-
-func places(def *sagadv1.Definition, state *statemachine.State) map[string]place {
-	out := map[string]place{}
-	ifs := 0
-	var walk func(body []*sagadv1.Node, skipped bool)
-	walk = func(body []*sagadv1.Node, skipped bool) {
-		for _, n := range body {
-			switch k := n.Kind.(type) {
-			case *sagadv1.Node_Step:
-				out[k.Step.Name] = place{activity: k.Step.Activity, skipped: skipped}
-			case *sagadv1.Node_Parallel:
-				for _, b := range k.Parallel.Branches {
-					walk(b.Body, skipped)
-				}
-			case *sagadv1.Node_If:
-				arm := statemachine.ArmOpen
-				if ifs < len(state.Branches) {
-					arm = state.Branches[ifs]
-				}
-				ifs++
-				walk(k.If.Then, skipped || arm == statemachine.ArmElse)
-				walk(k.If.Else, skipped || arm == statemachine.ArmThen)
-			}
-		}
-	}
-	walk(def.Body, false)
-	return out
-}
+// stepsShownMax bounds the steps of an answer; the history has them all.
+const stepsShownMax = 1000
 
 func stepStatus(state *statemachine.State, st *statemachine.StepState, skipped bool) sagadv1.StepStatus {
 	switch st.Undo.Phase {
@@ -169,7 +154,7 @@ func stepStatus(state *statemachine.State, st *statemachine.StepState, skipped b
 }
 
 // callView is nil for a call that was never made and never will have been: there is nothing to say about it.
-func callView(run uuid.UUID, step string, dir historyv1.Direction, c *statemachine.CallState) *sagadv1.SagaCall {
+func callView(run uuid.UUID, step, item string, dir historyv1.Direction, c *statemachine.CallState) *sagadv1.SagaCall {
 	if c.Phase == statemachine.Idle && c.Attempt == 0 {
 		return nil
 	}
@@ -178,12 +163,15 @@ func callView(run uuid.UUID, step string, dir historyv1.Direction, c *statemachi
 		Attempts:       c.Attempt,
 		LastOutcome:    c.LastOutcome,
 		LastError:      c.LastError,
-		IdempotencyKey: key(run, step, "", dir, c.Generation),
+		IdempotencyKey: key(run, step, item, dir, c.Generation),
 		StartedAt:      micros(c.StartedAt),
 		EndedAt:        micros(c.EndedAt),
 	}
-	if dir == historyv1.Direction_DIRECTION_DO && c.OutputKnown {
-		v.Output = string(c.Output)
+	if dir == historyv1.Direction_DIRECTION_DO {
+		v.Checkpoint, v.Progress = string(c.Checkpoint), string(c.Progress)
+		if c.OutputKnown {
+			v.Output = string(c.Output)
+		}
 	}
 	switch c.Phase {
 	case statemachine.InFlight:
@@ -195,7 +183,7 @@ func callView(run uuid.UUID, step string, dir historyv1.Direction, c *statemachi
 }
 
 // itemView is an operations item's row, with what only the saga's state knows if it is at hand.
-func itemView(it store.Item, state *statemachine.State) *sagadv1.OperationsItem {
+func itemView(it store.Item, state *statemachine.State, m *statemachine.Machine) *sagadv1.OperationsItem {
 	v := &sagadv1.OperationsItem{
 		Namespace:   it.Namespace,
 		SagaId:      it.SagaID,
@@ -221,6 +209,10 @@ func itemView(it store.Item, state *statemachine.State) *sagadv1.OperationsItem 
 		if s := state.Item(it.Number); s != nil {
 			if s.Error != nil {
 				v.Error = s.Error
+			}
+			v.Item = s.Call.Item
+			if m != nil {
+				v.FormSchema = m.Form(s.Call)
 			}
 			if c := state.Call(s.Call); c != nil {
 				v.Attempts = c.Attempt

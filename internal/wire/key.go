@@ -9,9 +9,9 @@ import (
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 )
 
-// IdempotencyKey names a call: <run>/<step>/<item>/<do|undo>/<generation>. It never holds the attempt, so every attempt,
+// IdempotencyKey names a call: <run>/<step>/<item>/<do|undo|probe>/<generation>. It never holds the attempt, so every attempt,
 // redelivery and restart has the same. run is the saga's run, a UUID as text; item is empty for steps that run once. A direction
-// that is neither is spelled "unknown", which no other key holds.
+// that is none of these is spelled "unknown", which no other key holds.
 func IdempotencyKey(run, step, item string, d workerv1.Direction, generation int32) string {
 	word, err := DirectionWord(d)
 	if err != nil {

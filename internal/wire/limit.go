@@ -16,6 +16,10 @@ const (
 	// send it. What NATS lets through is the outer bound.
 	PackResultsMax     = 256
 	ResultPackBytesMax = 512 << 10
+	// CheckpointBytesMax bounds what an attempt says before it is over: a checkpoint or its progress, as JSON text.
+	CheckpointBytesMax = 64 << 10
+	// StopsMax bounds the stops of one message.
+	StopsMax = 256
 	// TokenBytesMax bounds a task token.
 	TokenBytesMax = 1 << 10
 	// ResultCodeBytesMax, ResultMessageBytesMax, ResultDetailBytesMax and ResultWorkerBytesMax bound a result's texts;

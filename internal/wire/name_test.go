@@ -10,7 +10,7 @@ import (
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 )
 
-const do, undo = workerv1.Direction_DIRECTION_DO, workerv1.Direction_DIRECTION_UNDO
+const do, undo, probe = workerv1.Direction_DIRECTION_DO, workerv1.Direction_DIRECTION_UNDO, workerv1.Direction_DIRECTION_PROBE
 
 // hostile are names that clients of NATS have choked on.
 var hostile = []string{"a b", "*", ">", "x\r\nPUB x 0\r\n", "\r\n", "", "$SYS.x", "ünï", strings.Repeat("x", 300), "a\x00b", "a\tb",
@@ -82,7 +82,7 @@ func queues() *rapid.Generator[Queue] {
 		return Queue{
 			Namespace: rapid.StringMatching(`[a-z0-9][a-z0-9_-]{0,5}`).Draw(t, "namespace"),
 			Activity:  rapid.StringMatching(`[a-z0-9][a-z0-9_-]{0,3}(\.[a-z0-9][a-z0-9_-]{0,3}){0,3}`).Draw(t, "activity"),
-			Direction: rapid.SampledFrom([]workerv1.Direction{do, undo}).Draw(t, "direction"),
+			Direction: rapid.SampledFrom([]workerv1.Direction{do, undo, probe}).Draw(t, "direction"),
 		}
 	})
 }

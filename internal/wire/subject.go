@@ -8,7 +8,7 @@ import (
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 )
 
-// Subjects. Tasks travel in the stream; results and announcements are requests of core NATS.
+// Subjects. Tasks travel in the stream; results and announcements are requests of core NATS, stops are its messages.
 const (
 	// Stream is the work-queue stream that holds the tasks.
 	Stream = "SAGAD_TASKS"
@@ -27,6 +27,7 @@ const (
 	taskPrefix     = "sagad.task."
 	resultPrefix   = "sagad.result."
 	announcePrefix = "sagad.announce."
+	stopPrefix     = "sagad.stop."
 )
 
 // Headers of messages. NATS headers are case-sensitive.
@@ -45,8 +46,9 @@ const (
 
 // Direction words, at a fixed place in subjects, consumer names and keys.
 const (
-	wordDo   = "do"
-	wordUndo = "undo"
+	wordDo    = "do"
+	wordUndo  = "undo"
+	wordProbe = "probe"
 )
 
 // DirectionWord is how d is spelled in subjects, consumer names and keys.
@@ -56,8 +58,10 @@ func DirectionWord(d workerv1.Direction) (string, error) {
 		return wordDo, nil
 	case workerv1.Direction_DIRECTION_UNDO:
 		return wordUndo, nil
+	case workerv1.Direction_DIRECTION_PROBE:
+		return wordProbe, nil
 	}
-	return "", fmt.Errorf("direction %d: write DIRECTION_DO or DIRECTION_UNDO", d)
+	return "", fmt.Errorf("direction %d: write DIRECTION_DO, DIRECTION_UNDO or DIRECTION_PROBE", d)
 }
 
 func parseDirection(word string) (workerv1.Direction, bool) {
@@ -66,6 +70,8 @@ func parseDirection(word string) (workerv1.Direction, bool) {
 		return workerv1.Direction_DIRECTION_DO, true
 	case wordUndo:
 		return workerv1.Direction_DIRECTION_UNDO, true
+	case wordProbe:
+		return workerv1.Direction_DIRECTION_PROBE, true
 	}
 	return 0, false
 }
@@ -89,10 +95,10 @@ func (q Queue) Valid() error {
 	return err
 }
 
-// TaskSubject is the subject that q's tasks are published to: sagad.task.<namespace>.<do|undo>.<activity>.
+// TaskSubject is the subject that q's tasks are published to: sagad.task.<namespace>.<do|undo|probe>.<activity>.
 func (q Queue) TaskSubject() (string, error) { return q.subject(taskPrefix) }
 
-// AnnounceSubject is the subject on which workers of q ask for their consumer: sagad.announce.<namespace>.<do|undo>.<activity>.
+// AnnounceSubject is the subject on which workers of q ask for their consumer: sagad.announce.<namespace>.<do|undo|probe>.<activity>.
 func (q Queue) AnnounceSubject() (string, error) { return q.subject(announcePrefix) }
 
 func (q Queue) subject(prefix string) (string, error) {
@@ -115,17 +121,17 @@ func parseSubject(prefix, subject string) (Queue, error) {
 	rest, ok := strings.CutPrefix(subject, prefix)
 	parts := strings.SplitN(rest, ".", 3)
 	if !ok || len(parts) != 3 {
-		return Queue{}, fmt.Errorf("subject %.100q: want %s<namespace>.<do|undo>.<activity>", subject, prefix)
+		return Queue{}, fmt.Errorf("subject %.100q: want %s<namespace>.<do|undo|probe>.<activity>", subject, prefix)
 	}
 	d, ok := parseDirection(parts[1])
 	if !ok {
-		return Queue{}, fmt.Errorf("subject %.100q: want do or undo, not %.20q", subject, parts[1])
+		return Queue{}, fmt.Errorf("subject %.100q: want do, undo or probe, not %.20q", subject, parts[1])
 	}
 	q := Queue{Namespace: parts[0], Activity: parts[2], Direction: d}
 	return q, q.Valid()
 }
 
-// Consumer is the name of q's durable consumer: <namespace>=<do|undo>=<activity, with '~' for '.'>. Legal names hold
+// Consumer is the name of q's durable consumer: <namespace>=<do|undo|probe>=<activity, with '~' for '.'>. Legal names hold
 // neither '=' nor '~', so it can be taken apart again.
 func (q Queue) Consumer() (string, error) {
 	if err := q.Valid(); err != nil {
@@ -139,11 +145,11 @@ func (q Queue) Consumer() (string, error) {
 func ParseConsumer(name string) (Queue, error) {
 	parts := strings.Split(name, "=")
 	if len(parts) != 3 || strings.Contains(parts[2], ".") {
-		return Queue{}, fmt.Errorf("consumer %.100q: want <namespace>=<do|undo>=<activity>", name)
+		return Queue{}, fmt.Errorf("consumer %.100q: want <namespace>=<do|undo|probe>=<activity>", name)
 	}
 	d, ok := parseDirection(parts[1])
 	if !ok {
-		return Queue{}, fmt.Errorf("consumer %.100q: want do or undo, not %.20q", name, parts[1])
+		return Queue{}, fmt.Errorf("consumer %.100q: want do, undo or probe, not %.20q", name, parts[1])
 	}
 	q := Queue{Namespace: parts[0], Activity: strings.ReplaceAll(parts[2], "~", "."), Direction: d}
 	return q, q.Valid()
@@ -160,6 +166,18 @@ func (q Queue) NextSubject() (string, error) {
 
 // ResultSubject is where the results of a shard's sagas are sent.
 func ResultSubject(shard int) string { return resultPrefix + strconv.Itoa(shard) }
+
+// StopSubject is where the workers of an activity, all of them, are told which attempts aren't wanted any more:
+// sagad.stop.<namespace>.<activity>.
+func StopSubject(namespace, activity string) (string, error) {
+	if err := ValidNamespace(namespace); err != nil {
+		return "", err
+	}
+	if err := ValidActivity(activity); err != nil {
+		return "", err
+	}
+	return stopPrefix + namespace + "." + activity, nil
+}
 
 // ReplyAllowed says whether an engine may answer to this reply subject: it must be somebody's inbox.
 func ReplyAllowed(subject string) bool {

@@ -10,9 +10,9 @@ import (
 	"github.com/sagad/sagad/sdk/saga"
 )
 
-// ErrCompensated refuses an action whose compensation has been there before it. It is a rejection, as nothing was done and
+// ErrCompensated refuses an action whose compensation, or probe, has been there before it. It is a rejection, as nothing was done and
 // asking again won't help; find it with errors.Is.
-var ErrCompensated error = saga.Reject("ALREADY_COMPENSATED", "the compensation of this action came before it, so it isn't done any more")
+var ErrCompensated error = saga.Reject("ALREADY_COMPENSATED", "the compensation of this action, or a probe that didn't find it, came before it, so it isn't done any more")
 
 // ErrOtherInput refuses a call whose key was used for another request. It is answered as a failure that isn't tried
 // again, and not as a rejection: under this key something may have been done.
@@ -135,6 +135,8 @@ func callOf(ctx context.Context, undo bool) (*saga.Call, error) {
 	switch {
 	case !ok || call.IdempotencyKey == "":
 		return nil, errors.New("barrier: the context has no idempotency key: pass on the handler's context; in tests make one with saga.WithCall")
+	case call.Probe:
+		return nil, errors.New("barrier: this is a probe: call barrier.Probe, not Do or Undo")
 	case call.Undo && !undo:
 		return nil, errors.New("barrier: this is a compensation: call barrier.Undo, not Do")
 	case undo && (!call.Undo || call.ActionKey == ""):

@@ -33,6 +33,7 @@
 //   - [Undo] gets what the action stored, so it knows the output even if the engine doesn't. If the action wasn't there, it
 //     leaves a tombstone under the action's key and answers saga.NothingToUndo. An action that comes later is refused:
 //     [ErrCompensated].
+//   - [Probe] answers from the action's row whether it happened. If it didn't it leaves the same tombstone, so that it won't.
 //   - An action is undone once, whatever the number of calls and generations of its compensation.
 //
 // One call is one effect: put all its writes into one Do. A second Do with the context of the same call is a repeat.

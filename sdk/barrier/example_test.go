@@ -91,7 +91,7 @@ func Example() {
 	// reserved: 1 <nil>
 	// released: <nil>
 	// released: nothing to undo
-	// too late: ALREADY_COMPENSATED: the compensation of this action came before it, so it isn't done any more
+	// too late: ALREADY_COMPENSATED: the compensation of this action, or a probe that didn't find it, came before it, so it isn't done any more
 }
 
 func openStock() (*Stock, error) {

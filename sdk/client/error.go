@@ -17,9 +17,11 @@ import (
 var (
 	// ErrNotFound: there is no such saga or definition.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict: the id is taken by a saga that was started with other content. Choose another id, or find out who
-	// took it.
+	// ErrConflict: the id is taken by a saga that was started with other content, or a signal's key by another payload.
+	// Choose another id, or find out who took it.
 	ErrConflict = errors.New("the id is taken by other content")
+	// ErrNotAllowed: the saga is beyond what was asked for: it has ended, or no longer goes forward.
+	ErrNotAllowed = errors.New("not allowed now")
 	// ErrInvalid: the request can't be right, whenever it is made.
 	ErrInvalid = errors.New("invalid request")
 	// ErrUnavailable: the server couldn't answer within the time for retries. The call may have had its effect; making
@@ -104,6 +106,8 @@ func asError(err error, address string) *Error {
 		e.kind = ErrConflict
 	case connect.CodeInvalidArgument:
 		e.kind = ErrInvalid
+	case connect.CodeFailedPrecondition:
+		e.kind = ErrNotAllowed
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded:
 		e.kind = ErrUnavailable
 	}

@@ -12,15 +12,15 @@ type Call struct {
 	// Item is reserved for steps that run once per item of a list, which aren't there yet. It is empty.
 	Item     string
 	Activity string
-	// Undo says that this is the compensation.
-	Undo bool
+	// Undo says that this is the compensation, Probe that it is the probe. With neither it is the action.
+	Undo, Probe bool
 	// Generation rises only when a person, or a late effect, makes it a new request.
 	Generation int
 	// Attempt is 1, 2, ... within the generation.
 	Attempt int
 	// IdempotencyKey is stable over attempts, redeliveries and restarts, and different for action and compensation.
 	IdempotencyKey string
-	// ActionKey is, in compensations, the idempotency key of the action to undo.
+	// ActionKey is, in compensations and probes, the idempotency key of the action to undo or to ask about.
 	ActionKey string
 }
 
@@ -50,7 +50,7 @@ func callOf(ctx context.Context) *Call {
 // second effect. It is the same for all attempts, and empty outside of handlers.
 func IdempotencyKey(ctx context.Context) string { return callOf(ctx).IdempotencyKey }
 
-// ActionKey is, in a compensation, the idempotency key of the action to undo.
+// ActionKey is, in a compensation or a probe, the idempotency key of the action to undo or to ask about.
 func ActionKey(ctx context.Context) string { return callOf(ctx).ActionKey }
 
 // Attempt is 1, 2, ...: which attempt this is. For logs; never make a key of it.
@@ -81,6 +81,8 @@ type Undo[In, Out any] struct {
 	Cause Cause
 	// ActionKey is the idempotency key that the action had.
 	ActionKey string
+	// Checkpoint is what the action said last with [Checkpoint]: some attempt of it was about to do this, if no output is known.
+	Checkpoint Statement
 }
 
 // Cause is why a saga unwinds.

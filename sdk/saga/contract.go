@@ -9,6 +9,10 @@ import "reflect"
 type Compensatable[In, Out any] struct {
 	// Name is words of lower-case letters, digits, '-' and '_' joined by dots, 63 characters at most.
 	Name string
+	// Probe says that workers can be asked whether the action happened; they serve a probe for it.
+	Probe bool
+	// Claimed says that no two attempts run at once: each is claimed before it runs. Its steps need a heartbeat.
+	Claimed bool
 }
 
 // ReadOnly is the contract of an activity that changes nothing, so that there is nothing to undo.
@@ -21,6 +25,10 @@ type ReadOnly[In, Out any] struct {
 type Activity[In, Out any] struct {
 	// Name is words of lower-case letters, digits, '-' and '_' joined by dots, 63 characters at most.
 	Name string
+	// Probe says that workers can be asked whether the action happened; they serve a probe for it.
+	Probe bool
+	// Claimed says that no two attempts run at once: each is claimed before it runs. Its steps need a heartbeat.
+	Claimed bool
 }
 
 // contract is a contract without its types.

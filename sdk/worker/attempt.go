@@ -26,6 +26,7 @@ const (
 	codePanic   = "PANIC"
 	codeTimeout = "TIMEOUT"
 	codeInput   = "INPUT_NOT_READABLE"
+	codeStopped = "STOPPED"
 	// Of rejections and refusals whose handler gave none.
 	codeRejected = "REJECTED"
 	codeCantUndo = "CANT_UNDO"
@@ -42,23 +43,56 @@ func (w *Worker) attempt(j *job) (r *workerv1.Result, handBack bool) {
 	if w.handling.Err() != nil {
 		return nil, true
 	}
-	ctx, cancel := context.WithDeadline(w.handling, j.deadline)
+	timed, cancel := context.WithDeadline(w.handling, j.deadline)
 	defer cancel()
+	ctx, end := context.WithCancelCause(timed)
+	defer end(nil)
+	if !w.desk.begin(j, end) {
+		return w.failed(codeStopped, "it was stopped before it began"), false
+	}
+	heard := time.Now() // before the claim is sent: the engine counts from when it gets it
+	if t.Claimed {
+		switch w.claim(ctx, j) {
+		case others:
+			return nil, false
+		case unsure:
+			switch {
+			case errors.Is(context.Cause(ctx), errStopping):
+				return nil, true
+			case errors.Is(context.Cause(ctx), saga.ErrStopped):
+				return w.failed(codeStopped, "it was stopped before it began"), false
+			}
+			w.desk.expired(1)
+			return nil, false
+		}
+	}
 	ctx, span := w.span(ctx, t)
 	defer span.End()
 	undo := t.Direction == workerv1.Direction_DIRECTION_UNDO
-	output, stack, err := call(saga.WithCall(ctx, &saga.Call{
-		Namespace: t.Namespace, SagaID: t.SagaId, RunID: t.RunId, Step: t.Step, Item: t.Item, Activity: t.Activity, Undo: undo,
+	p := newPulse(w, j, ctx, end, heard)
+	defer p.stop() // also if the handler ends this goroutine
+	handling := saga.WithCall(ctx, &saga.Call{
+		Namespace: t.Namespace, SagaID: t.SagaId, RunID: t.RunId, Step: t.Step, Item: t.Item, Activity: t.Activity,
+		Undo: undo, Probe: t.Direction == workerv1.Direction_DIRECTION_PROBE,
 		Generation: int(t.Generation), Attempt: int(t.Attempt), IdempotencyKey: t.IdempotencyKey, ActionKey: t.ActionKey,
-	}), j.h, t)
-	r = w.result(ctx, output, err, stack, undo)
-	if r.Outcome == workerv1.Outcome_OUTCOME_FAILED && errors.Is(context.Cause(ctx), errStopping) {
+	})
+	if t.Direction == workerv1.Direction_DIRECTION_DO {
+		handling = saga.WithStatements(handling, p.statements())
+	}
+	answer, stack, err := call(handling, j.h, t)
+	p.stop()
+	r = w.result(ctx, answer, err, stack, t.Direction)
+	if r.Outcome == workerv1.Outcome_OUTCOME_FAILED {
+		p.flush()
+	}
+	// A claim can't be passed on.
+	if r.Outcome == workerv1.Outcome_OUTCOME_FAILED && errors.Is(context.Cause(ctx), errStopping) && !t.Claimed {
 		// Not the handler's failure: delivery to another worker isn't an attempt.
 		span.SetStatus(codes.Error, "the worker stopped")
 		return nil, true
 	}
 	w.count(r)
-	if span.IsRecording() && r.Outcome != workerv1.Outcome_OUTCOME_SUCCEEDED && r.Outcome != workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO {
+	if bad := r.Outcome == workerv1.Outcome_OUTCOME_REJECTED || r.Outcome == workerv1.Outcome_OUTCOME_FAILED || r.Outcome == workerv1.Outcome_OUTCOME_CANT_UNDO; bad && span.IsRecording() {
 		span.SetStatus(codes.Error, r.Code)
 	}
 	if r.Code != "" && w.log.Enabled(ctx, slog.LevelInfo) {
@@ -72,6 +106,13 @@ func (w *Worker) attempt(j *job) (r *workerv1.Result, handBack bool) {
 	return r, false
 }
 
+// failed is the result of an attempt whose handler has nothing to say.
+func (w *Worker) failed(code, message string) *workerv1.Result {
+	r := &workerv1.Result{Worker: w.cfg.Name, Outcome: workerv1.Outcome_OUTCOME_FAILED, Code: code, Message: message}
+	w.count(r)
+	return r
+}
+
 // panicked is what a panic becomes.
 type panicked struct{ value string }
 
@@ -79,7 +120,7 @@ func (p panicked) Error() string { return "panic: " + p.value }
 
 // call calls a handler and survives its panics; stack is set if there was one. It doesn't return if the handler ends its
 // goroutine.
-func call(ctx context.Context, h *handler, t *workerv1.Task) (output, stack []byte, err error) {
+func call(ctx context.Context, h *handler, t *workerv1.Task) (a answer, stack []byte, err error) {
 	returned := false
 	defer func() {
 		if returned {
@@ -87,11 +128,11 @@ func call(ctx context.Context, h *handler, t *workerv1.Task) (output, stack []by
 		}
 		p := recover()
 		stack = debug.Stack()
-		output, err = nil, panicked{printed(p)}
+		a, err = answer{}, panicked{printed(p)}
 	}()
-	output, err = h.call(ctx, t)
+	a, err = h.call(ctx, t)
 	returned = true
-	return output, nil, err
+	return a, nil, err
 }
 
 // printed is a panic's value in words, even if printing it panics.
@@ -105,17 +146,17 @@ func printed(p any) (text string) {
 }
 
 // result says in the protocol's words what became of an attempt.
-func (w *Worker) result(ctx context.Context, output []byte, err error, stack []byte, undo bool) *workerv1.Result {
+func (w *Worker) result(ctx context.Context, a answer, err error, stack []byte, d workerv1.Direction) *workerv1.Result {
 	r := &workerv1.Result{Worker: w.cfg.Name}
 	if err == nil {
-		r.Outcome, r.Output = workerv1.Outcome_OUTCOME_SUCCEEDED, output
+		r.Outcome, r.Output, r.Code, r.Message = a.outcome, a.output, a.code, wire.CleanText(a.message, wire.ResultMessageBytesMax)
 		return r
 	}
 	r.Outcome, r.Code = workerv1.Outcome_OUTCOME_FAILED, codeError
 	if stack != nil {
 		r.Code, r.Message, r.Detail = codePanic, err.Error(), string(stack)
 	} else {
-		w.interpret(ctx, r, err, undo)
+		w.interpret(ctx, r, err, d)
 	}
 	r.Code = wire.CleanText(r.Code, wire.ResultCodeBytesMax)
 	r.Message = wire.CleanText(r.Message, wire.ResultMessageBytesMax)
@@ -125,7 +166,7 @@ func (w *Worker) result(ctx context.Context, output []byte, err error, stack []b
 
 // interpret reads a handler's error. Nothing else may ask that error anything: it is the handler's code, and a nil pointer in it is
 // enough to panic.
-func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, undo bool) {
+func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, d workerv1.Direction) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.Outcome, r.Code, r.Message, r.Detail = workerv1.Outcome_OUTCOME_FAILED, codePanic, "panic in the handler's error: "+printed(p), string(debug.Stack())
@@ -141,8 +182,11 @@ func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, u
 		r.Code, r.Message = codeInput, own.Error()
 		return
 	}
-	m := saga.MeaningOf(err, undo)
+	m := saga.MeaningOf(err, d == workerv1.Direction_DIRECTION_UNDO)
 	r.Message = m.Message
+	if d == workerv1.Direction_DIRECTION_PROBE && m.Kind != saga.Failed {
+		m.Kind = saga.Failed // a question has no other bad ends
+	}
 	switch m.Kind {
 	case saga.Rejected:
 		r.Outcome, r.Code = workerv1.Outcome_OUTCOME_REJECTED, codeRejected
@@ -155,6 +199,9 @@ func (w *Worker) interpret(ctx context.Context, r *workerv1.Result, err error, u
 		r.RetryAfterUs, r.GiveUp = m.RetryAfter.Microseconds(), m.GiveUp
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 			r.Code = codeTimeout
+		}
+		if isStopped(ctx, err) {
+			r.Code = codeStopped
 		}
 	}
 	if m.Code != "" {
@@ -194,7 +241,8 @@ func causes(err error) string {
 func (w *Worker) count(r *workerv1.Result) {
 	c := &w.counters
 	switch r.Outcome {
-	case workerv1.Outcome_OUTCOME_SUCCEEDED, workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO:
+	case workerv1.Outcome_OUTCOME_SUCCEEDED, workerv1.Outcome_OUTCOME_NOTHING_TO_UNDO,
+		workerv1.Outcome_OUTCOME_HAPPENED, workerv1.Outcome_OUTCOME_DID_NOT_HAPPEN, workerv1.Outcome_OUTCOME_CANT_TELL:
 		c.succeeded.Add(1)
 		if r.Code == wire.CodeNotStorable {
 			c.unstorable.Add(1)
@@ -215,8 +263,11 @@ func (w *Worker) span(ctx context.Context, t *workerv1.Task) (context.Context, t
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": t.Traceparent})
 	}
 	name := t.Activity
-	if t.Direction == workerv1.Direction_DIRECTION_UNDO {
+	switch t.Direction {
+	case workerv1.Direction_DIRECTION_UNDO:
 		name = "undo " + name
+	case workerv1.Direction_DIRECTION_PROBE:
+		name = "probe " + name
 	}
 	ctx, span := w.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindConsumer))
 	if span.IsRecording() {

@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +26,8 @@ type desk struct {
 	// jobs by attempt: what is waiting or running here.
 	jobs map[attempt]*job
 	held map[*held]struct{}
+	// here are the held messages by their ids.
+	here map[string]*held
 	// open are tasks whose message isn't acknowledged yet.
 	open int
 	// starved: pullers found no room.
@@ -51,6 +51,9 @@ type job struct {
 	others []place
 	// dropped: it was handed back before it began.
 	dropped bool
+	// end ends the handler's context; nil before it runs. stopped: it isn't wanted any more.
+	end     context.CancelCauseFunc
+	stopped bool
 }
 
 // place is where a result belongs: a held message and its task.
@@ -61,8 +64,8 @@ type place struct {
 
 // held is a message that came and isn't acknowledged yet.
 type held struct {
-	d        *desk
-	reply    string // where it is acknowledged
+	d *desk
+	delivery
 	subject  string // where results go, if tokens don't say
 	received time.Time
 	// until is the last deadline of its tasks.
@@ -72,7 +75,7 @@ type held struct {
 	// begun: a handler was called for one of its tasks.
 	begun   bool
 	left    int // tasks without a result
-	tasks   int
+	tasks   []*workerv1.Task
 	ready   []*outbound // results to be sent
 	timer   *time.Timer
 	sending int
@@ -84,7 +87,7 @@ func (d *desk) init(w *Worker) {
 	d.w = w
 	d.hands = make(chan *job)
 	d.jobs = map[attempt]*job{}
-	d.held = map[*held]struct{}{}
+	d.held, d.here = map[*held]struct{}{}, map[string]*held{}
 }
 
 // room is how many tasks more may be taken.
@@ -105,19 +108,38 @@ func (d *desk) room() int {
 func (d *desk) waiting() int { return len(d.queue) - d.head }
 
 // take puts the tasks of a message on the desk.
-func (d *desk) take(h *handler, reply, subject string, tasks []*workerv1.Task, received time.Time) {
-	m := &held{d: d, reply: reply, subject: subject, received: received, beat: received, left: len(tasks), tasks: len(tasks)}
+//
+// A message that was delivered before may have killed a worker. Of a pack nobody knows by which of its tasks, so they go back to the engine, which
+// sends each alone; what did it alone too often isn't run any more. It isn't so if the message, or one of its attempts, is
+// still here: then its acknowledgement is slow.
+func (d *desk) take(h *handler, x delivery, subject string, tasks []*workerv1.Task, received time.Time) {
+	m := &held{d: d, delivery: x, subject: subject, received: received, beat: received, left: len(tasks), tasks: tasks}
 	expired := 0
+	var back []*outbound
 	jobs := make([]job, len(tasks)) // in one piece
 	var start []*job
 	d.mu.Lock()
 	if d.closing {
 		d.mu.Unlock()
 		d.w.counters.handedBack.Add(1)
-		d.w.handBack(reply, 0)
+		d.w.handBack(x.reply, 0)
 		return
 	}
+	suspect := x.n > 1
+	if suspect {
+		if d.here[x.id].wanted(received) {
+			d.mu.Unlock()
+			d.w.counters.joined.Add(int64(len(tasks)))
+			return
+		}
+		for _, t := range tasks {
+			suspect = suspect && d.jobs[attempt{t.IdempotencyKey, t.Attempt}] == nil
+		}
+	}
 	d.held[m] = struct{}{}
+	if x.id != "" {
+		d.here[x.id] = m
+	}
 	d.open += len(tasks)
 	for i, t := range tasks {
 		deadline, ok := d.w.deadline(t, received)
@@ -127,6 +149,19 @@ func (d *desk) take(h *handler, reply, subject string, tasks []*workerv1.Task, r
 		}
 		if deadline.After(m.until) {
 			m.until = deadline
+		}
+		if suspect && len(tasks) > 1 {
+			back = append(back, outboundFor(d.w.handedBack(), t.Token, deadline))
+			continue
+		}
+		// No two workers ever run a claimed attempt, so it kills one at most.
+		if limit := d.w.cfg.MaxDeaths; suspect && x.n > limit && limit > 0 && !t.Claimed {
+			r := d.w.poisoned(x.n)
+			d.w.count(r)
+			d.w.counters.poisoned.Add(1)
+			d.w.log.Error("a task is given up: its workers died", "saga", t.SagaId, "step", t.Step, "activity", t.Activity, "attempt", t.Attempt, "deliveries", x.n)
+			back = append(back, outboundFor(r, t.Token, deadline))
+			continue
 		}
 		where := place{m, t.Token}
 		id := attempt{t.IdempotencyKey, t.Attempt}
@@ -153,6 +188,14 @@ func (d *desk) take(h *handler, reply, subject string, tasks []*workerv1.Task, r
 		default: // no hand is free
 			go d.work(j)
 		}
+	}
+	if len(back) > 0 && len(tasks) > 1 {
+		d.w.counters.returned.Add(int64(len(back)))
+		d.w.log.Warn("a pack was delivered again, so its worker may have died of one of its tasks: they are handed back to be sent again one by one",
+			"activity", h.queue.Activity, "tasks", len(back), "deliveries", x.n)
+	}
+	for _, r := range back {
+		m.done(r, false)
 	}
 	if expired > 0 {
 		d.expired(expired)
@@ -204,9 +247,9 @@ func (d *desk) finish(j *job, r *workerv1.Result, handBack bool) (next *job) {
 		d.starved = false
 	}
 	d.mu.Unlock()
-	j.for_.held.done(outboundFor(r, j.for_.token, j), handBack)
+	j.for_.held.done(outboundFor(r, j.for_.token, j.deadline), handBack)
 	for _, o := range others {
-		o.held.done(outboundFor(r, o.token, j), handBack)
+		o.held.done(outboundFor(r, o.token, j.deadline), handBack)
 	}
 	if wake {
 		d.wake()
@@ -335,7 +378,8 @@ func (m *held) acknowledge() {
 	m.d.forget(m)
 }
 
-// giveBack hands the message to another worker.
+// giveBack hands the message to another worker. The first delivery goes back to the server, which is fast and needs no engine. Later ones
+// go by the engine: its next message counts its deliveries anew, so that workers that stop aren't taken for workers that die.
 func (m *held) giveBack() {
 	m.mu.Lock()
 	if m.over {
@@ -348,14 +392,37 @@ func (m *held) giveBack() {
 	}
 	m.mu.Unlock()
 	m.d.w.counters.handedBack.Add(1)
-	m.d.w.handBack(m.reply, 0)
+	if m.n > 1 {
+		m.d.w.background.Go(func() {
+			if m.d.w.giveToEngine(m.tasks, m.subject) {
+				_ = m.d.w.nc.Publish(m.reply, []byte("+ACK"))
+			} else {
+				m.d.w.handBack(m.reply, 0)
+			}
+		})
+	} else {
+		m.d.w.handBack(m.reply, 0)
+	}
 	m.d.forget(m)
+}
+
+// wanted says that a message is held and will be acknowledged. nil isn't.
+func (m *held) wanted(now time.Time) bool {
+	if m == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.over && (m.until.After(now) || m.sending > 0)
 }
 
 func (d *desk) forget(m *held) {
 	d.mu.Lock()
 	delete(d.held, m)
-	d.open -= m.tasks
+	if d.here[m.id] == m {
+		delete(d.here, m.id)
+	}
+	d.open -= len(m.tasks)
 	wake := d.starved && d.open < unansweredMax
 	if len(d.held) == 0 && d.idle != nil {
 		close(d.idle)
@@ -471,22 +538,4 @@ func (w *Worker) keepAlive() {
 			}
 		}
 	}
-}
-
-// deliveries reads from an acknowledgement's subject how often the message was delivered; 1 if that can't be read.
-func deliveries(reply string) int {
-	// $JS.ACK.<stream>.<consumer>.<deliveries>.<4 more>, or with domain and account $JS.ACK.<domain>.<account>.<stream>.<consumer>.<deliveries>...
-	parts := strings.SplitN(reply, ".", 8)
-	if len(parts) < 8 {
-		return 1
-	}
-	at := parts[6]
-	if strings.Count(reply, ".") == 8 {
-		at = parts[4]
-	}
-	n, err := strconv.Atoi(at)
-	if err != nil {
-		return 1
-	}
-	return max(1, n)
 }

@@ -15,7 +15,7 @@ func TestDeliveries(t *testing.T) {
 		"$JS.ACK.hub.ABCDEF.SAGAD_TASKS.shop=do=a.1.7.8.1700000000000000000.0.rand": 1,
 		"": 1, "_INBOX.x": 1, "$JS.ACK.SAGAD_TASKS.c.x.7.8.9.0": 1,
 	} {
-		if got := deliveries(reply); got != want {
+		if got := deliveryOf(reply).n; got != want {
 			t.Errorf("%s: %d, want %d", reply, got, want)
 		}
 	}

@@ -187,7 +187,7 @@ func (p *puller) message(m *nats.Msg) {
 	p.heard, p.failures = received, 0
 	p.mu.Unlock()
 	p.w.counters.messages.Add(1)
-	if deliveries(m.Reply) > 1 {
+	if deliveryOf(m.Reply).n > 1 {
 		p.w.counters.redelivered.Add(1)
 	}
 	p.take(m, received)
@@ -215,15 +215,16 @@ func (p *puller) take(m *nats.Msg, received time.Time) {
 	p.perMessage += (float64(len(pack.Tasks)) - p.perMessage) / 8
 	p.mu.Unlock()
 	w.counters.tasks.Add(int64(len(pack.Tasks)))
-	w.desk.take(p.h, m.Reply, m.Header.Get(wire.HeaderResultSubject), pack.Tasks, received)
+	w.desk.take(p.h, deliveryOf(m.Reply), m.Header.Get(wire.HeaderResultSubject), pack.Tasks, received)
 }
 
-// strange hands a message back, for a worker that understands it.
+// strange hands a message back, for a worker that understands it. A newer protocol that makes
+// old workers do so must not judge such a message's deliveries as deaths.
 func (p *puller) strange(m *nats.Msg, why string) {
 	if p.w.counters.strange.Add(1)%100 == 1 {
 		p.w.log.Warn("a message can't be served; it is handed back", "activity", p.h.queue.Activity, "why", why)
 	}
-	p.w.handBack(m.Reply, min(time.Duration(min(deliveries(m.Reply), 100))*strangeDelay, strangeDelayMax))
+	p.w.handBack(m.Reply, min(time.Duration(min(deliveryOf(m.Reply).n, 100))*strangeDelay, strangeDelayMax))
 }
 
 // status is what the server says in place of messages.

@@ -23,8 +23,8 @@ type outbound struct {
 	tries    int
 }
 
-// outboundFor gives a result the token of the task that it answers. nil stays nil.
-func outboundFor(r *workerv1.Result, token []byte, j *job) *outbound {
+// outboundFor gives a result the token of the task that it answers, whose deadline is given. nil stays nil.
+func outboundFor(r *workerv1.Result, token []byte, deadline time.Time) *outbound {
 	if r == nil {
 		return nil
 	}
@@ -34,7 +34,7 @@ func outboundFor(r *workerv1.Result, token []byte, j *job) *outbound {
 		r = proto.Clone(r).(*workerv1.Result)
 		r.Token = token
 	}
-	o := &outbound{result: r, deadline: j.deadline, shard: -1}
+	o := &outbound{result: r, deadline: deadline, shard: -1}
 	if shard, ok := wire.TokenShard(token); ok {
 		o.shard = shard
 	}
@@ -52,7 +52,7 @@ func (w *Worker) send(results []*outbound, subject string) bool {
 		batch, rest := choose(results, apart, one)
 		to := subject
 		if batch[0].shard >= 0 {
-			to = wire.ResultSubject(batch[0].shard)
+			to = resultSubject(batch[0])
 		}
 		verdicts, err := w.report(to, batch)
 		again := batch[:0]
@@ -117,21 +117,28 @@ func choose(results []*outbound, apart, one bool) (batch, rest []*outbound) {
 	return batch, rest
 }
 
-// report makes one request.
+func resultSubject(o *outbound) string { return wire.ResultSubject(o.shard) }
+
+// report makes one request of results that end their attempts.
 func (w *Worker) report(to string, batch []*outbound) ([]workerv1.Verdict, error) {
+	results := make([]*workerv1.Result, len(batch))
+	for i, o := range batch {
+		o.tries++
+		results[i] = o.result
+	}
+	return w.request(w.alive, to, results)
+}
+
+// request makes one request.
+func (w *Worker) request(ctx context.Context, to string, results []*workerv1.Result) ([]workerv1.Verdict, error) {
 	if to == "" {
 		return nil, errors.New("neither the token nor the message says where to send results")
 	}
-	pack := &workerv1.ResultPack{Results: make([]*workerv1.Result, len(batch))}
-	for i, o := range batch {
-		o.tries++
-		pack.Results[i] = o.result
-	}
-	data, err := proto.Marshal(pack)
+	data, err := proto.Marshal(&workerv1.ResultPack{Results: results})
 	if err != nil {
 		return nil, fmt.Errorf("encode results: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(w.alive, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	m, err := w.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: to, Data: data})
 	if err != nil {
@@ -152,7 +159,7 @@ func (w *Worker) settled(v workerv1.Verdict) bool {
 		c.accepted.Add(1)
 	case workerv1.Verdict_VERDICT_DUPLICATE:
 		c.duplicate.Add(1)
-	case workerv1.Verdict_VERDICT_STALE:
+	case workerv1.Verdict_VERDICT_STALE, workerv1.Verdict_VERDICT_STOP, workerv1.Verdict_VERDICT_BUSY: // the latter two aren't for results
 		c.stale.Add(1)
 	case workerv1.Verdict_VERDICT_UNKNOWN_SAGA:
 		c.unknown.Add(1)

@@ -64,6 +64,9 @@ type Config struct {
 	// AckWait is the engine's setting of the same name: a third of it is how often a running task says that it is alive.
 	// Default 30 s.
 	AckWait time.Duration
+	// MaxDeaths is how often a task may come again because its worker died before it answered: a task that is delivered for the MaxDeaths+1st time isn't run,
+	// and is given up with the code POISON. Default 3; negative for no limit.
+	MaxDeaths int
 	// Logger gets what goes wrong; never payloads, nor texts of handlers' errors. Default: [slog.Default].
 	Logger *slog.Logger
 }
@@ -121,6 +124,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Grace < 0 || c.AckWait < 0 {
 		return c, errors.New("worker: Grace and AckWait can't be negative: leave them out for 30 s")
 	}
+	if c.MaxDeaths == 0 {
+		c.MaxDeaths = 3
+	}
 	if c.InboxPrefix == "" {
 		c.InboxPrefix = wire.InboxPrefix
 	}
@@ -152,6 +158,8 @@ type Worker struct {
 
 	nc      *nats.Conn
 	pullers []*puller
+	// stopSubs are subscriptions to stops.
+	stopSubs []*nats.Subscription
 	// alive ends when the last goroutine should; handling ends earlier, when the grace is over.
 	alive, handling         context.Context
 	endAlive                context.CancelFunc
@@ -160,7 +168,8 @@ type Worker struct {
 	closed                  chan struct{} // the connection was closed by somebody else
 	closedOnce, stoppedOnce sync.Once
 
-	desk desk
+	desk   desk
+	teller teller
 }
 
 // New makes a worker. It fails on a configuration that can't work.
@@ -171,6 +180,7 @@ func New(cfg Config) (*Worker, error) {
 	}
 	w := &Worker{cfg: cfg, log: cfg.Logger, handlers: map[wire.Queue]*handler{}, stopped: make(chan struct{}), closed: make(chan struct{})}
 	w.desk.init(w)
+	w.teller.init(w)
 	return w, nil
 }
 
@@ -204,10 +214,16 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	w.alive, w.endAlive = context.WithCancel(context.Background())
 	w.handling, w.endHandling = context.WithCancelCause(w.alive)
+	var err error
+	w.stopSubs, err = w.listen()
 	for _, h := range w.handlers {
-		p, err := newPuller(w, h)
+		var p *puller
+		if err == nil {
+			p, err = newPuller(w, h)
+		}
 		if err != nil {
 			w.endAlive()
+			w.deafen()
 			for _, p := range w.pullers {
 				_ = p.sub.Unsubscribe()
 			}
@@ -219,6 +235,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		w.pullers = append(w.pullers, p)
 	}
 	w.started = true
+	w.background.Go(w.teller.run)
 	for _, p := range w.pullers {
 		w.background.Go(p.run)
 	}
@@ -395,6 +412,7 @@ func (w *Worker) stop(ctx context.Context) error {
 	}
 	left := w.desk.abandon()
 	w.endHandling(errStopping)
+	w.deafen()
 	w.endAlive()
 	w.background.Wait()
 	if w.nc.IsConnected() {

@@ -99,6 +99,8 @@ func (s *Store) write(b *store.Batch) error {
 			return fmt.Errorf("saga %s/%s is there already", k.namespace, k.id)
 		case !w.New && (!found || old.Run != w.Saga.Run || old.N >= w.Saga.N):
 			return fmt.Errorf("saga %s/%s isn't there or isn't older", k.namespace, k.id)
+		case !w.Saga.Status.Terminal() && (w.New || old.Version != w.Saga.Version) && s.deleted(w.Saga):
+			return &store.DeletedError{Namespace: w.Saga.Namespace, Name: w.Saga.Definition, Version: w.Saga.Version}
 		}
 		starts[k] = w.New
 	}

@@ -90,6 +90,7 @@ func (s *Store) Sagas(_ context.Context, f store.SagaFilter) ([]store.Saga, erro
 				compare(saga.Run, lowest) >= 0 && compare(saga.Run, highest) <= 0 &&
 				f.StatusBits()&(1<<saga.Status) != 0 &&
 				(f.Definition == "" || saga.Definition == f.Definition) &&
+				(f.Version == 0 || saga.Version == f.Version) &&
 				strings.HasPrefix(saga.ID, f.IDPrefix) &&
 				(f.StartedAfter.IsZero() || !saga.StartedAt.Before(micro(f.StartedAfter))) &&
 				(f.StartedBefore.IsZero() || saga.StartedAt.Before(micro(f.StartedBefore))) {

@@ -67,6 +67,9 @@ func (s *Store) send(ctx context.Context, batches []*store.Batch) (results []int
 		}
 		switch classify(err) {
 		case outcomeRefused:
+			if gone := deletedError(err); gone != nil {
+				return nil, true, fmt.Errorf("commit of shard %d: %w", batches[0].Grant.Shard, gone)
+			}
 			return nil, true, fmt.Errorf("commit of shard %d: %w", batches[0].Grant.Shard, err)
 		case outcomeUnknown:
 			return nil, false, fmt.Errorf("commit of %d batches: outcome unknown: %w", len(batches), err)

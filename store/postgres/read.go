@@ -33,13 +33,14 @@ func (s *Store) Sagas(ctx context.Context, f store.SagaFilter) ([]store.Saga, er
 		return nil, nil
 	}
 	p := pgdb.AllSagasNewestFirstParams{
-		Lowest: lowest, Highest: highest, Statuses: f.StatusBits(), Definition: f.Definition, IDPrefix: f.IDPrefix,
+		Lowest: lowest, Highest: highest, Statuses: f.StatusBits(), Definition: f.Definition, Version: f.Version,
+		IDPrefix:     f.IDPrefix,
 		StartedAfter: unlessZero(f.StartedAfter), StartedBefore: unlessZero(f.StartedBefore),
 		MaxRows: int32(store.Limit(f.Limit)),
 	}
 	in := pgdb.SagasNewestFirstParams{
 		Namespace: f.Namespace, Lowest: p.Lowest, Highest: p.Highest, Statuses: p.Statuses, Definition: p.Definition,
-		IDPrefix: p.IDPrefix, StartedAfter: p.StartedAfter, StartedBefore: p.StartedBefore, MaxRows: p.MaxRows,
+		Version: p.Version, IDPrefix: p.IDPrefix, StartedAfter: p.StartedAfter, StartedBefore: p.StartedBefore, MaxRows: p.MaxRows,
 	}
 	var rows []pgdb.Saga
 	var err error

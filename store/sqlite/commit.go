@@ -127,7 +127,7 @@ func (s *Store) put(ctx context.Context, w *writer, b *store.Batch) error {
 func (s *Store) putSaga(ctx context.Context, w *writer, write store.SagaWrite) error {
 	row := fromSaga(write.Saga)
 	if write.New {
-		return s.q.InsertSaga(ctx, w, litedb.InsertSagaParams(row))
+		return deletedError(s.q.InsertSaga(ctx, w, litedb.InsertSagaParams(row)), write.Saga)
 	}
 	updated, err := s.q.UpdateSaga(ctx, w, litedb.UpdateSagaParams{
 		N: row.N, Definition: row.Definition, Version: row.Version, Status: row.Status, ChangedAt: row.ChangedAt,
@@ -137,5 +137,5 @@ func (s *Store) putSaga(ctx context.Context, w *writer, write store.SagaWrite) e
 	if err == nil && updated != 1 {
 		err = fmt.Errorf("%s/%s: %w", row.Namespace, row.ID, errSaga)
 	}
-	return err
+	return deletedError(err, write.Saga)
 }

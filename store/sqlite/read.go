@@ -40,7 +40,7 @@ func (s *Store) Sagas(ctx context.Context, f store.SagaFilter) ([]store.Saga, er
 	}
 	p := litedb.AllSagasNewestFirstParams{
 		Lowest: lowest[:], Highest: highest[:], Statuses: int64(f.StatusBits()), Definition: f.Definition,
-		IDPrefix: f.IDPrefix, StartedAfter: math.MinInt64, StartedBefore: math.MaxInt64,
+		Version: int64(f.Version), IDPrefix: f.IDPrefix, StartedAfter: math.MinInt64, StartedBefore: math.MaxInt64,
 		MaxRows: int64(store.Limit(f.Limit)),
 	}
 	if !f.StartedAfter.IsZero() {
@@ -51,7 +51,7 @@ func (s *Store) Sagas(ctx context.Context, f store.SagaFilter) ([]store.Saga, er
 	}
 	in := litedb.SagasNewestFirstParams{
 		Namespace: f.Namespace, Lowest: p.Lowest, Highest: p.Highest, Statuses: p.Statuses, Definition: p.Definition,
-		IDPrefix: p.IDPrefix, StartedAfter: p.StartedAfter, StartedBefore: p.StartedBefore, MaxRows: p.MaxRows,
+		Version: p.Version, IDPrefix: p.IDPrefix, StartedAfter: p.StartedAfter, StartedBefore: p.StartedBefore, MaxRows: p.MaxRows,
 	}
 	var sagas []store.Saga
 	err := s.read(ctx, func(ctx context.Context, db litedb.DBTX) error {

@@ -105,6 +105,9 @@ func testSagaFilters(t *testing.T, s store.Store) {
 		one.Namespace, one.Definition, one.StartedAt, one.Run, one.Status = namespace, definition, at, run(at), status
 		puts++
 		one.Run[6], one.Run[7] = 0x70, puts // in this order also within a millisecond
+		if namespace == "b" && status == store.Running {
+			one.Version = 2
+		}
 		o.start(one)
 	}
 	put("a", "order-1", "order", base, store.Running)
@@ -126,6 +129,9 @@ func testSagaFilters(t *testing.T, s store.Store) {
 		{"statuses", store.SagaFilter{Statuses: []store.Status{store.Running, store.Completed}}, []string{"order-1", "order-2", "order-1"}},
 		{"an unknown status", store.SagaFilter{Statuses: []store.Status{99, -1}}, nil},
 		{"a definition", store.SagaFilter{Namespace: "a", Definition: "refund", OldestFirst: true}, []string{"refund-1", "refund-2"}},
+		{"a version", store.SagaFilter{Definition: "order", Version: 2}, []string{"order-1"}},
+		{"a version of any definition", store.SagaFilter{Namespace: "a", Version: 1}, []string{"refund-2", "refund-1", "order-2", "order-1"}},
+		{"an unknown version", store.SagaFilter{Version: 3}, nil},
 		{"a prefix", store.SagaFilter{IDPrefix: "refund-"}, []string{"refund-2", "refund-1"}},
 		{"a whole id", store.SagaFilter{Namespace: "a", IDPrefix: "order-1"}, []string{"order-1"}},
 		{"started after, inclusive", store.SagaFilter{StartedAfter: base.Add(2 * time.Second)}, []string{"order-1", "refund-2", "refund-1"}},
@@ -136,7 +142,7 @@ func testSagaFilters(t *testing.T, s store.Store) {
 		{"limited", store.SagaFilter{Limit: 2}, []string{"order-1", "refund-2"}},
 		{"everything", store.SagaFilter{
 			Namespace: "a", Statuses: []store.Status{store.Completed, store.Stuck}, Definition: "order", IDPrefix: "ord",
-			StartedAfter: base, StartedBefore: base.Add(hour), Limit: 5,
+			StartedAfter: base, StartedBefore: base.Add(hour), Version: 1, Limit: 5,
 		}, []string{"order-2"}},
 	} {
 		got, err := s.Sagas(t.Context(), c.f)

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,10 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"RoundTrip", testRoundTrip},
 		{"Definitions", testDefinitions},
 		{"DefinitionsAtOnce", testDefinitionsAtOnce},
+		{"DefinitionsNaming", testDefinitionsNaming},
+		{"Usage", testUsage},
+		{"Delete", testDelete},
+		{"DeleteWhileSagasStart", testDeleteWhileSagasStart},
 		{"Acquire", testAcquire},
 		{"Renew", testRenew},
 		{"AcquireAtOnce", testAcquireAtOnce},
@@ -115,7 +120,9 @@ type owner struct {
 	s      store.Store
 	node   store.Node
 	grants map[int]store.Grant
-	seqs   map[int]int64
+
+	mu   sync.Mutex
+	seqs map[int]int64
 }
 
 func own(t *testing.T, s store.Store) *owner {
@@ -134,6 +141,8 @@ func own(t *testing.T, s store.Store) *owner {
 
 // batch is the shard's next.
 func (o *owner) batch(shard int, transitions ...store.Transition) store.Batch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return store.Batch{Grant: o.grants[shard], Seq: o.seqs[shard] + 1, Transitions: transitions}
 }
 

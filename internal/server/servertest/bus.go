@@ -3,6 +3,7 @@ package servertest
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/sagad/sagad/internal/wire"
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
@@ -13,6 +14,8 @@ import (
 type Bus struct {
 	// Work does a task. No result: the worker never answers.
 	Work func(*workerv1.Task) *workerv1.Result
+
+	deaf atomic.Bool
 
 	mu    sync.Mutex
 	serve map[int]func(*workerv1.ResultPack, func(*workerv1.ResultReply))
@@ -63,6 +66,9 @@ func (b *Bus) deliver(result *workerv1.Result) {
 	}
 }
 
+// Stop implements the engine's bus: work isn't told.
+func (b *Bus) Stop(string, string, []*workerv1.Stop) {}
+
 // Serve implements the engine's bus.
 func (b *Bus) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.ResultReply))) (func(), error) {
 	b.mu.Lock()
@@ -76,7 +82,10 @@ func (b *Bus) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.
 }
 
 // Listening implements the engine's bus.
-func (*Bus) Listening(string, string, workerv1.Direction) bool { return true }
+func (b *Bus) Listening(string, string, workerv1.Direction) bool { return !b.deaf.Load() }
+
+// Deaf says whether no worker listens. Tasks are given to the function all the same.
+func (b *Bus) Deaf(deaf bool) { b.deaf.Store(deaf) }
 
 // Healthy implements the engine's bus.
 func (*Bus) Healthy() bool { return true }

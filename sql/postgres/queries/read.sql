@@ -9,6 +9,7 @@ SELECT * FROM saga
 WHERE namespace = @namespace AND run BETWEEN @lowest AND @highest
     AND (1 << status) & @statuses::integer <> 0
     AND (@definition::text = '' OR definition = @definition)
+    AND (@version::integer = 0 OR version = @version)
     AND starts_with(id, @id_prefix::text)
     AND (sqlc.narg(started_after)::timestamptz IS NULL OR started_at >= sqlc.narg(started_after))
     AND (sqlc.narg(started_before)::timestamptz IS NULL OR started_at < sqlc.narg(started_before))
@@ -20,6 +21,7 @@ SELECT * FROM saga
 WHERE namespace = @namespace AND run BETWEEN @lowest AND @highest
     AND (1 << status) & @statuses::integer <> 0
     AND (@definition::text = '' OR definition = @definition)
+    AND (@version::integer = 0 OR version = @version)
     AND starts_with(id, @id_prefix::text)
     AND (sqlc.narg(started_after)::timestamptz IS NULL OR started_at >= sqlc.narg(started_after))
     AND (sqlc.narg(started_before)::timestamptz IS NULL OR started_at < sqlc.narg(started_before))
@@ -31,6 +33,7 @@ SELECT * FROM saga
 WHERE run BETWEEN @lowest AND @highest
     AND (1 << status) & @statuses::integer <> 0
     AND (@definition::text = '' OR definition = @definition)
+    AND (@version::integer = 0 OR version = @version)
     AND starts_with(id, @id_prefix::text)
     AND (sqlc.narg(started_after)::timestamptz IS NULL OR started_at >= sqlc.narg(started_after))
     AND (sqlc.narg(started_before)::timestamptz IS NULL OR started_at < sqlc.narg(started_before))
@@ -42,6 +45,7 @@ SELECT * FROM saga
 WHERE run BETWEEN @lowest AND @highest
     AND (1 << status) & @statuses::integer <> 0
     AND (@definition::text = '' OR definition = @definition)
+    AND (@version::integer = 0 OR version = @version)
     AND starts_with(id, @id_prefix::text)
     AND (sqlc.narg(started_after)::timestamptz IS NULL OR started_at >= sqlc.narg(started_after))
     AND (sqlc.narg(started_before)::timestamptz IS NULL OR started_at < sqlc.narg(started_before))

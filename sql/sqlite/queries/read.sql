@@ -6,6 +6,7 @@ SELECT * FROM saga
 WHERE namespace = @namespace AND run >= @lowest AND run <= @highest
     AND (1 << status) & CAST(@statuses AS INTEGER) <> 0
     AND (CAST(@definition AS TEXT) = '' OR definition = @definition)
+    AND (CAST(@version AS INTEGER) = 0 OR version = @version)
     AND substr(id, 1, length(CAST(@id_prefix AS TEXT))) = @id_prefix
     AND started_at >= @started_after AND started_at < @started_before
 ORDER BY run DESC
@@ -16,6 +17,7 @@ SELECT * FROM saga
 WHERE namespace = @namespace AND run >= @lowest AND run <= @highest
     AND (1 << status) & CAST(@statuses AS INTEGER) <> 0
     AND (CAST(@definition AS TEXT) = '' OR definition = @definition)
+    AND (CAST(@version AS INTEGER) = 0 OR version = @version)
     AND substr(id, 1, length(CAST(@id_prefix AS TEXT))) = @id_prefix
     AND started_at >= @started_after AND started_at < @started_before
 ORDER BY run
@@ -26,6 +28,7 @@ SELECT * FROM saga
 WHERE run >= @lowest AND run <= @highest
     AND (1 << status) & CAST(@statuses AS INTEGER) <> 0
     AND (CAST(@definition AS TEXT) = '' OR definition = @definition)
+    AND (CAST(@version AS INTEGER) = 0 OR version = @version)
     AND substr(id, 1, length(CAST(@id_prefix AS TEXT))) = @id_prefix
     AND started_at >= @started_after AND started_at < @started_before
 ORDER BY run DESC
@@ -36,6 +39,7 @@ SELECT * FROM saga
 WHERE run >= @lowest AND run <= @highest
     AND (1 << status) & CAST(@statuses AS INTEGER) <> 0
     AND (CAST(@definition AS TEXT) = '' OR definition = @definition)
+    AND (CAST(@version AS INTEGER) = 0 OR version = @version)
     AND substr(id, 1, length(CAST(@id_prefix AS TEXT))) = @id_prefix
     AND started_at >= @started_after AND started_at < @started_before
 ORDER BY run

@@ -11,7 +11,7 @@ import (
 )
 
 const definition = `-- name: Definition :one
-SELECT registered_at, version, namespace, name, hash, body FROM definition WHERE namespace = $1 AND name = $2 AND version = $3
+SELECT registered_at, version, namespace, name, hash, body, deleted_at FROM definition WHERE namespace = $1 AND name = $2 AND version = $3
 `
 
 type DefinitionParams struct {
@@ -30,12 +30,14 @@ func (q *Queries) Definition(ctx context.Context, db DBTX, arg DefinitionParams)
 		&i.Name,
 		&i.Hash,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
 const definitionByHash = `-- name: DefinitionByHash :one
-SELECT registered_at, version, namespace, name, hash, body FROM definition WHERE namespace = $1 AND name = $2 AND hash = $3
+
+SELECT registered_at, version, namespace, name, hash, body, deleted_at FROM definition WHERE namespace = $1 AND name = $2 AND hash = $3 AND deleted_at IS NULL
 `
 
 type DefinitionByHashParams struct {
@@ -44,6 +46,7 @@ type DefinitionByHashParams struct {
 	Hash      []byte
 }
 
+// Deleted versions keep their row and their number. Whoever asks for a version by its number gets it all the same.
 func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionByHashParams) (Definition, error) {
 	row := db.QueryRow(ctx, definitionByHash, arg.Namespace, arg.Name, arg.Hash)
 	var i Definition
@@ -54,6 +57,7 @@ func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionB
 		&i.Name,
 		&i.Hash,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
@@ -61,7 +65,7 @@ func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionB
 const definitionVersions = `-- name: DefinitionVersions :many
 SELECT namespace, name, version, hash, registered_at
 FROM definition
-WHERE namespace = $1 AND name = $2 AND version < $3
+WHERE namespace = $1 AND name = $2 AND version < $3 AND deleted_at IS NULL
 ORDER BY version DESC
 LIMIT $4::integer
 `
@@ -105,6 +109,111 @@ func (q *Queries) DefinitionVersions(ctx context.Context, db DBTX, arg Definitio
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const definitionsNaming = `-- name: DefinitionsNaming :many
+SELECT registered_at, version, namespace, name, hash, body, deleted_at FROM definition
+WHERE namespace = $1 AND deleted_at IS NULL AND position($2::bytea IN body) > 0
+    AND (name, version) > ($3::text, $4::integer)
+ORDER BY name, version
+LIMIT $5::integer
+`
+
+type DefinitionsNamingParams struct {
+	Namespace    string
+	Word         []byte
+	AfterName    string
+	AfterVersion int32
+	MaxRows      int32
+}
+
+func (q *Queries) DefinitionsNaming(ctx context.Context, db DBTX, arg DefinitionsNamingParams) ([]Definition, error) {
+	rows, err := db.Query(ctx, definitionsNaming,
+		arg.Namespace,
+		arg.Word,
+		arg.AfterName,
+		arg.AfterVersion,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Definition
+	for rows.Next() {
+		var i Definition
+		if err := rows.Scan(
+			&i.RegisteredAt,
+			&i.Version,
+			&i.Namespace,
+			&i.Name,
+			&i.Hash,
+			&i.Body,
+			&i.DeletedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteDefinition = `-- name: DeleteDefinition :one
+SELECT sagad_delete_definition($1::text, $2::text, $3::integer)::bigint AS unfinished
+`
+
+type DeleteDefinitionParams struct {
+	Namespace string
+	Name      string
+	Version   int32
+}
+
+func (q *Queries) DeleteDefinition(ctx context.Context, db DBTX, arg DeleteDefinitionParams) (int64, error) {
+	row := db.QueryRow(ctx, deleteDefinition, arg.Namespace, arg.Name, arg.Version)
+	var unfinished int64
+	err := row.Scan(&unfinished)
+	return unfinished, err
+}
+
+const examplesOf = `-- name: ExamplesOf :many
+SELECT id FROM saga
+WHERE namespace = $1 AND definition = $2 AND version = $3 AND status < 4
+LIMIT $4::integer
+`
+
+type ExamplesOfParams struct {
+	Namespace string
+	Name      string
+	Version   int32
+	MaxRows   int32
+}
+
+func (q *Queries) ExamplesOf(ctx context.Context, db DBTX, arg ExamplesOfParams) ([]string, error) {
+	rows, err := db.Query(ctx, examplesOf,
+		arg.Namespace,
+		arg.Name,
+		arg.Version,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -157,7 +266,10 @@ func (q *Queries) InsertDefinition(ctx context.Context, db DBTX, arg InsertDefin
 }
 
 const latestDefinition = `-- name: LatestDefinition :one
-SELECT registered_at, version, namespace, name, hash, body FROM definition WHERE namespace = $1 AND name = $2 ORDER BY version DESC LIMIT 1
+SELECT registered_at, version, namespace, name, hash, body, deleted_at FROM definition
+WHERE namespace = $1 AND name = $2 AND deleted_at IS NULL
+ORDER BY version DESC
+LIMIT 1
 `
 
 type LatestDefinitionParams struct {
@@ -175,6 +287,7 @@ func (q *Queries) LatestDefinition(ctx context.Context, db DBTX, arg LatestDefin
 		&i.Name,
 		&i.Hash,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
@@ -182,7 +295,7 @@ func (q *Queries) LatestDefinition(ctx context.Context, db DBTX, arg LatestDefin
 const latestDefinitions = `-- name: LatestDefinitions :many
 SELECT DISTINCT ON (name) namespace, name, version, hash, registered_at
 FROM definition
-WHERE namespace = $1 AND name > $2
+WHERE namespace = $1 AND name > $2 AND deleted_at IS NULL
 ORDER BY name, version DESC
 LIMIT $3::integer
 `
@@ -217,6 +330,86 @@ func (q *Queries) LatestDefinitions(ctx context.Context, db DBTX, arg LatestDefi
 			&i.Hash,
 			&i.RegisteredAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sagasOf = `-- name: SagasOf :many
+SELECT version, count(*) AS sagas
+FROM saga
+WHERE namespace = $1 AND definition = $2
+    AND ($3::integer = 0 OR version = $3)
+GROUP BY version
+`
+
+type SagasOfParams struct {
+	Namespace string
+	Name      string
+	Version   int32
+}
+
+type SagasOfRow struct {
+	Version int32
+	Sagas   int64
+}
+
+// By a scan: an index would cost each start, and this is asked by a person now and then.
+func (q *Queries) SagasOf(ctx context.Context, db DBTX, arg SagasOfParams) ([]SagasOfRow, error) {
+	rows, err := db.Query(ctx, sagasOf, arg.Namespace, arg.Name, arg.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SagasOfRow
+	for rows.Next() {
+		var i SagasOfRow
+		if err := rows.Scan(&i.Version, &i.Sagas); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const unfinishedOf = `-- name: UnfinishedOf :many
+SELECT version, count(*) AS sagas
+FROM saga
+WHERE namespace = $1 AND definition = $2 AND status < 4
+    AND ($3::integer = 0 OR version = $3)
+GROUP BY version
+`
+
+type UnfinishedOfParams struct {
+	Namespace string
+	Name      string
+	Version   int32
+}
+
+type UnfinishedOfRow struct {
+	Version int32
+	Sagas   int64
+}
+
+// By the index of unfinished sagas.
+func (q *Queries) UnfinishedOf(ctx context.Context, db DBTX, arg UnfinishedOfParams) ([]UnfinishedOfRow, error) {
+	rows, err := db.Query(ctx, unfinishedOf, arg.Namespace, arg.Name, arg.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnfinishedOfRow
+	for rows.Next() {
+		var i UnfinishedOfRow
+		if err := rows.Scan(&i.Version, &i.Sagas); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

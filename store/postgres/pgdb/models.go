@@ -18,6 +18,7 @@ type Definition struct {
 	Name         string
 	Hash         []byte
 	Body         []byte
+	DeletedAt    *time.Time
 }
 
 type History struct {

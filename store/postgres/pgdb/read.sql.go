@@ -84,11 +84,12 @@ SELECT started_at, changed_at, deadline, run, shard, n, version, settled_by_hand
 WHERE run BETWEEN $1 AND $2
     AND (1 << status) & $3::integer <> 0
     AND ($4::text = '' OR definition = $4)
-    AND starts_with(id, $5::text)
-    AND ($6::timestamptz IS NULL OR started_at >= $6)
-    AND ($7::timestamptz IS NULL OR started_at < $7)
+    AND ($5::integer = 0 OR version = $5)
+    AND starts_with(id, $6::text)
+    AND ($7::timestamptz IS NULL OR started_at >= $7)
+    AND ($8::timestamptz IS NULL OR started_at < $8)
 ORDER BY run DESC
-LIMIT $8::integer
+LIMIT $9::integer
 `
 
 type AllSagasNewestFirstParams struct {
@@ -96,6 +97,7 @@ type AllSagasNewestFirstParams struct {
 	Highest       uuid.UUID
 	Statuses      int32
 	Definition    string
+	Version       int32
 	IDPrefix      string
 	StartedAfter  *time.Time
 	StartedBefore *time.Time
@@ -108,6 +110,7 @@ func (q *Queries) AllSagasNewestFirst(ctx context.Context, db DBTX, arg AllSagas
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -152,11 +155,12 @@ SELECT started_at, changed_at, deadline, run, shard, n, version, settled_by_hand
 WHERE run BETWEEN $1 AND $2
     AND (1 << status) & $3::integer <> 0
     AND ($4::text = '' OR definition = $4)
-    AND starts_with(id, $5::text)
-    AND ($6::timestamptz IS NULL OR started_at >= $6)
-    AND ($7::timestamptz IS NULL OR started_at < $7)
+    AND ($5::integer = 0 OR version = $5)
+    AND starts_with(id, $6::text)
+    AND ($7::timestamptz IS NULL OR started_at >= $7)
+    AND ($8::timestamptz IS NULL OR started_at < $8)
 ORDER BY run
-LIMIT $8::integer
+LIMIT $9::integer
 `
 
 type AllSagasOldestFirstParams struct {
@@ -164,6 +168,7 @@ type AllSagasOldestFirstParams struct {
 	Highest       uuid.UUID
 	Statuses      int32
 	Definition    string
+	Version       int32
 	IDPrefix      string
 	StartedAfter  *time.Time
 	StartedBefore *time.Time
@@ -176,6 +181,7 @@ func (q *Queries) AllSagasOldestFirst(ctx context.Context, db DBTX, arg AllSagas
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -443,11 +449,12 @@ SELECT started_at, changed_at, deadline, run, shard, n, version, settled_by_hand
 WHERE namespace = $1 AND run BETWEEN $2 AND $3
     AND (1 << status) & $4::integer <> 0
     AND ($5::text = '' OR definition = $5)
-    AND starts_with(id, $6::text)
-    AND ($7::timestamptz IS NULL OR started_at >= $7)
-    AND ($8::timestamptz IS NULL OR started_at < $8)
+    AND ($6::integer = 0 OR version = $6)
+    AND starts_with(id, $7::text)
+    AND ($8::timestamptz IS NULL OR started_at >= $8)
+    AND ($9::timestamptz IS NULL OR started_at < $9)
 ORDER BY run DESC
-LIMIT $9::integer
+LIMIT $10::integer
 `
 
 type SagasNewestFirstParams struct {
@@ -456,6 +463,7 @@ type SagasNewestFirstParams struct {
 	Highest       uuid.UUID
 	Statuses      int32
 	Definition    string
+	Version       int32
 	IDPrefix      string
 	StartedAfter  *time.Time
 	StartedBefore *time.Time
@@ -471,6 +479,7 @@ func (q *Queries) SagasNewestFirst(ctx context.Context, db DBTX, arg SagasNewest
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -515,11 +524,12 @@ SELECT started_at, changed_at, deadline, run, shard, n, version, settled_by_hand
 WHERE namespace = $1 AND run BETWEEN $2 AND $3
     AND (1 << status) & $4::integer <> 0
     AND ($5::text = '' OR definition = $5)
-    AND starts_with(id, $6::text)
-    AND ($7::timestamptz IS NULL OR started_at >= $7)
-    AND ($8::timestamptz IS NULL OR started_at < $8)
+    AND ($6::integer = 0 OR version = $6)
+    AND starts_with(id, $7::text)
+    AND ($8::timestamptz IS NULL OR started_at >= $8)
+    AND ($9::timestamptz IS NULL OR started_at < $9)
 ORDER BY run
-LIMIT $9::integer
+LIMIT $10::integer
 `
 
 type SagasOldestFirstParams struct {
@@ -528,6 +538,7 @@ type SagasOldestFirstParams struct {
 	Highest       uuid.UUID
 	Statuses      int32
 	Definition    string
+	Version       int32
 	IDPrefix      string
 	StartedAfter  *time.Time
 	StartedBefore *time.Time
@@ -541,6 +552,7 @@ func (q *Queries) SagasOldestFirst(ctx context.Context, db DBTX, arg SagasOldest
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,

@@ -10,7 +10,7 @@ import (
 )
 
 const definition = `-- name: Definition :one
-SELECT namespace, name, version, hash, registered_at, body FROM definition WHERE namespace = ?1 AND name = ?2 AND version = ?3
+SELECT namespace, name, version, hash, registered_at, body, deleted_at FROM definition WHERE namespace = ?1 AND name = ?2 AND version = ?3
 `
 
 type DefinitionParams struct {
@@ -29,12 +29,14 @@ func (q *Queries) Definition(ctx context.Context, db DBTX, arg DefinitionParams)
 		&i.Hash,
 		&i.RegisteredAt,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
 const definitionByHash = `-- name: DefinitionByHash :one
-SELECT namespace, name, version, hash, registered_at, body FROM definition WHERE namespace = ?1 AND name = ?2 AND hash = ?3
+
+SELECT namespace, name, version, hash, registered_at, body, deleted_at FROM definition WHERE namespace = ?1 AND name = ?2 AND hash = ?3 AND deleted_at IS NULL
 `
 
 type DefinitionByHashParams struct {
@@ -43,6 +45,7 @@ type DefinitionByHashParams struct {
 	Hash      []byte
 }
 
+// sql/postgres explains the queries.
 func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionByHashParams) (Definition, error) {
 	row := db.QueryRowContext(ctx, definitionByHash, arg.Namespace, arg.Name, arg.Hash)
 	var i Definition
@@ -53,6 +56,7 @@ func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionB
 		&i.Hash,
 		&i.RegisteredAt,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
@@ -60,7 +64,7 @@ func (q *Queries) DefinitionByHash(ctx context.Context, db DBTX, arg DefinitionB
 const definitionVersions = `-- name: DefinitionVersions :many
 SELECT namespace, name, version, hash, registered_at
 FROM definition
-WHERE namespace = ?1 AND name = ?2 AND version < ?3
+WHERE namespace = ?1 AND name = ?2 AND version < ?3 AND deleted_at IS NULL
 ORDER BY version DESC
 LIMIT ?4
 `
@@ -114,6 +118,139 @@ func (q *Queries) DefinitionVersions(ctx context.Context, db DBTX, arg Definitio
 	return items, nil
 }
 
+const definitionsNaming = `-- name: DefinitionsNaming :many
+SELECT namespace, name, version, hash, registered_at, body, deleted_at FROM definition
+WHERE namespace = ?1 AND deleted_at IS NULL AND instr(body, CAST(?2 AS BLOB)) > 0
+    AND (name > ?3 OR name = ?3 AND version > ?4)
+ORDER BY name, version
+LIMIT ?5
+`
+
+type DefinitionsNamingParams struct {
+	Namespace    string
+	Word         []byte
+	AfterName    string
+	AfterVersion int64
+	MaxRows      int64
+}
+
+func (q *Queries) DefinitionsNaming(ctx context.Context, db DBTX, arg DefinitionsNamingParams) ([]Definition, error) {
+	rows, err := db.QueryContext(ctx, definitionsNaming,
+		arg.Namespace,
+		arg.Word,
+		arg.AfterName,
+		arg.AfterVersion,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Definition
+	for rows.Next() {
+		var i Definition
+		if err := rows.Scan(
+			&i.Namespace,
+			&i.Name,
+			&i.Version,
+			&i.Hash,
+			&i.RegisteredAt,
+			&i.Body,
+			&i.DeletedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteDefinition = `-- name: DeleteDefinition :exec
+UPDATE definition SET deleted_at = ?1
+WHERE namespace = ?2 AND name = ?3 AND version = ?4 AND deleted_at IS NULL
+`
+
+type DeleteDefinitionParams struct {
+	DeletedAt *int64
+	Namespace string
+	Name      string
+	Version   int64
+}
+
+func (q *Queries) DeleteDefinition(ctx context.Context, db DBTX, arg DeleteDefinitionParams) error {
+	_, err := db.ExecContext(ctx, deleteDefinition,
+		arg.DeletedAt,
+		arg.Namespace,
+		arg.Name,
+		arg.Version,
+	)
+	return err
+}
+
+const deletedAt = `-- name: DeletedAt :one
+SELECT deleted_at FROM definition WHERE namespace = ?1 AND name = ?2 AND version = ?3
+`
+
+type DeletedAtParams struct {
+	Namespace string
+	Name      string
+	Version   int64
+}
+
+func (q *Queries) DeletedAt(ctx context.Context, db DBTX, arg DeletedAtParams) (*int64, error) {
+	row := db.QueryRowContext(ctx, deletedAt, arg.Namespace, arg.Name, arg.Version)
+	var deleted_at *int64
+	err := row.Scan(&deleted_at)
+	return deleted_at, err
+}
+
+const examplesOf = `-- name: ExamplesOf :many
+SELECT id FROM saga
+WHERE namespace = ?1 AND definition = ?2 AND version = ?3 AND status < 4
+LIMIT ?4
+`
+
+type ExamplesOfParams struct {
+	Namespace string
+	Name      string
+	Version   int64
+	MaxRows   int64
+}
+
+func (q *Queries) ExamplesOf(ctx context.Context, db DBTX, arg ExamplesOfParams) ([]string, error) {
+	rows, err := db.QueryContext(ctx, examplesOf,
+		arg.Namespace,
+		arg.Name,
+		arg.Version,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertDefinition = `-- name: InsertDefinition :exec
 INSERT INTO definition (namespace, name, version, hash, registered_at, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -140,8 +277,27 @@ func (q *Queries) InsertDefinition(ctx context.Context, db DBTX, arg InsertDefin
 	return err
 }
 
+const lastVersion = `-- name: LastVersion :one
+SELECT version FROM definition WHERE namespace = ?1 AND name = ?2 ORDER BY version DESC LIMIT 1
+`
+
+type LastVersionParams struct {
+	Namespace string
+	Name      string
+}
+
+func (q *Queries) LastVersion(ctx context.Context, db DBTX, arg LastVersionParams) (int64, error) {
+	row := db.QueryRowContext(ctx, lastVersion, arg.Namespace, arg.Name)
+	var version int64
+	err := row.Scan(&version)
+	return version, err
+}
+
 const latestDefinition = `-- name: LatestDefinition :one
-SELECT namespace, name, version, hash, registered_at, body FROM definition WHERE namespace = ?1 AND name = ?2 ORDER BY version DESC LIMIT 1
+SELECT namespace, name, version, hash, registered_at, body, deleted_at FROM definition
+WHERE namespace = ?1 AND name = ?2 AND deleted_at IS NULL
+ORDER BY version DESC
+LIMIT 1
 `
 
 type LatestDefinitionParams struct {
@@ -159,6 +315,7 @@ func (q *Queries) LatestDefinition(ctx context.Context, db DBTX, arg LatestDefin
 		&i.Hash,
 		&i.RegisteredAt,
 		&i.Body,
+		&i.DeletedAt,
 	)
 	return i, err
 }
@@ -167,7 +324,10 @@ const latestDefinitions = `-- name: LatestDefinitions :many
 SELECT namespace, name, version, hash, registered_at
 FROM definition d
 WHERE d.namespace = ?1 AND d.name > ?2
-    AND d.version = (SELECT max(l.version) FROM definition l WHERE l.namespace = d.namespace AND l.name = d.name)
+    AND d.version = (
+        SELECT max(l.version) FROM definition l
+        WHERE l.namespace = d.namespace AND l.name = d.name AND l.deleted_at IS NULL
+    )
 ORDER BY d.name
 LIMIT ?3
 `
@@ -202,6 +362,90 @@ func (q *Queries) LatestDefinitions(ctx context.Context, db DBTX, arg LatestDefi
 			&i.Hash,
 			&i.RegisteredAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sagasOf = `-- name: SagasOf :many
+SELECT version, count(*) AS sagas
+FROM saga
+WHERE namespace = ?1 AND definition = ?2
+    AND (CAST(?3 AS INTEGER) = 0 OR version = ?3)
+GROUP BY version
+`
+
+type SagasOfParams struct {
+	Namespace string
+	Name      string
+	Version   int64
+}
+
+type SagasOfRow struct {
+	Version int64
+	Sagas   int64
+}
+
+func (q *Queries) SagasOf(ctx context.Context, db DBTX, arg SagasOfParams) ([]SagasOfRow, error) {
+	rows, err := db.QueryContext(ctx, sagasOf, arg.Namespace, arg.Name, arg.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SagasOfRow
+	for rows.Next() {
+		var i SagasOfRow
+		if err := rows.Scan(&i.Version, &i.Sagas); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const unfinishedOf = `-- name: UnfinishedOf :many
+SELECT version, count(*) AS sagas
+FROM saga
+WHERE namespace = ?1 AND definition = ?2 AND status < 4
+    AND (CAST(?3 AS INTEGER) = 0 OR version = ?3)
+GROUP BY version
+`
+
+type UnfinishedOfParams struct {
+	Namespace string
+	Name      string
+	Version   int64
+}
+
+type UnfinishedOfRow struct {
+	Version int64
+	Sagas   int64
+}
+
+func (q *Queries) UnfinishedOf(ctx context.Context, db DBTX, arg UnfinishedOfParams) ([]UnfinishedOfRow, error) {
+	rows, err := db.QueryContext(ctx, unfinishedOf, arg.Namespace, arg.Name, arg.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnfinishedOfRow
+	for rows.Next() {
+		var i UnfinishedOfRow
+		if err := rows.Scan(&i.Version, &i.Sagas); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -11,6 +11,7 @@ type Definition struct {
 	Hash         []byte
 	RegisteredAt int64
 	Body         []byte
+	DeletedAt    *int64
 }
 
 type History struct {

@@ -85,10 +85,11 @@ SELECT shard, namespace, id, run, n, definition, version, status, digest, starte
 WHERE run >= ?1 AND run <= ?2
     AND (1 << status) & CAST(?3 AS INTEGER) <> 0
     AND (CAST(?4 AS TEXT) = '' OR definition = ?4)
-    AND substr(id, 1, length(CAST(?5 AS TEXT))) = ?5
-    AND started_at >= ?6 AND started_at < ?7
+    AND (CAST(?5 AS INTEGER) = 0 OR version = ?5)
+    AND substr(id, 1, length(CAST(?6 AS TEXT))) = ?6
+    AND started_at >= ?7 AND started_at < ?8
 ORDER BY run DESC
-LIMIT ?8
+LIMIT ?9
 `
 
 type AllSagasNewestFirstParams struct {
@@ -96,6 +97,7 @@ type AllSagasNewestFirstParams struct {
 	Highest       []byte
 	Statuses      int64
 	Definition    string
+	Version       int64
 	IDPrefix      string
 	StartedAfter  int64
 	StartedBefore int64
@@ -108,6 +110,7 @@ func (q *Queries) AllSagasNewestFirst(ctx context.Context, db DBTX, arg AllSagas
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -155,10 +158,11 @@ SELECT shard, namespace, id, run, n, definition, version, status, digest, starte
 WHERE run >= ?1 AND run <= ?2
     AND (1 << status) & CAST(?3 AS INTEGER) <> 0
     AND (CAST(?4 AS TEXT) = '' OR definition = ?4)
-    AND substr(id, 1, length(CAST(?5 AS TEXT))) = ?5
-    AND started_at >= ?6 AND started_at < ?7
+    AND (CAST(?5 AS INTEGER) = 0 OR version = ?5)
+    AND substr(id, 1, length(CAST(?6 AS TEXT))) = ?6
+    AND started_at >= ?7 AND started_at < ?8
 ORDER BY run
-LIMIT ?8
+LIMIT ?9
 `
 
 type AllSagasOldestFirstParams struct {
@@ -166,6 +170,7 @@ type AllSagasOldestFirstParams struct {
 	Highest       []byte
 	Statuses      int64
 	Definition    string
+	Version       int64
 	IDPrefix      string
 	StartedAfter  int64
 	StartedBefore int64
@@ -178,6 +183,7 @@ func (q *Queries) AllSagasOldestFirst(ctx context.Context, db DBTX, arg AllSagas
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -453,10 +459,11 @@ SELECT shard, namespace, id, run, n, definition, version, status, digest, starte
 WHERE namespace = ?1 AND run >= ?2 AND run <= ?3
     AND (1 << status) & CAST(?4 AS INTEGER) <> 0
     AND (CAST(?5 AS TEXT) = '' OR definition = ?5)
-    AND substr(id, 1, length(CAST(?6 AS TEXT))) = ?6
-    AND started_at >= ?7 AND started_at < ?8
+    AND (CAST(?6 AS INTEGER) = 0 OR version = ?6)
+    AND substr(id, 1, length(CAST(?7 AS TEXT))) = ?7
+    AND started_at >= ?8 AND started_at < ?9
 ORDER BY run DESC
-LIMIT ?9
+LIMIT ?10
 `
 
 type SagasNewestFirstParams struct {
@@ -465,6 +472,7 @@ type SagasNewestFirstParams struct {
 	Highest       []byte
 	Statuses      int64
 	Definition    string
+	Version       int64
 	IDPrefix      string
 	StartedAfter  int64
 	StartedBefore int64
@@ -478,6 +486,7 @@ func (q *Queries) SagasNewestFirst(ctx context.Context, db DBTX, arg SagasNewest
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
@@ -525,10 +534,11 @@ SELECT shard, namespace, id, run, n, definition, version, status, digest, starte
 WHERE namespace = ?1 AND run >= ?2 AND run <= ?3
     AND (1 << status) & CAST(?4 AS INTEGER) <> 0
     AND (CAST(?5 AS TEXT) = '' OR definition = ?5)
-    AND substr(id, 1, length(CAST(?6 AS TEXT))) = ?6
-    AND started_at >= ?7 AND started_at < ?8
+    AND (CAST(?6 AS INTEGER) = 0 OR version = ?6)
+    AND substr(id, 1, length(CAST(?7 AS TEXT))) = ?7
+    AND started_at >= ?8 AND started_at < ?9
 ORDER BY run
-LIMIT ?9
+LIMIT ?10
 `
 
 type SagasOldestFirstParams struct {
@@ -537,6 +547,7 @@ type SagasOldestFirstParams struct {
 	Highest       []byte
 	Statuses      int64
 	Definition    string
+	Version       int64
 	IDPrefix      string
 	StartedAfter  int64
 	StartedBefore int64
@@ -550,6 +561,7 @@ func (q *Queries) SagasOldestFirst(ctx context.Context, db DBTX, arg SagasOldest
 		arg.Highest,
 		arg.Statuses,
 		arg.Definition,
+		arg.Version,
 		arg.IDPrefix,
 		arg.StartedAfter,
 		arg.StartedBefore,
