@@ -322,6 +322,14 @@ func (l *loop) settled(c committed) bool {
 		return true
 	}
 	log := l.e.log.With("shard", l.grant.Shard, "epoch", l.grant.Epoch, "seq", l.flight.batch.Seq)
+	if c.result == store.Refused && l.door.batch.resent {
+		// That this sending is refused doesn't say that an earlier one won't land yet, in place of what would be decided
+		// instead: the next batch would then be taken for written already. Only a new epoch keeps it out.
+		log.Error("the database refuses a batch whose outcome wasn't known before; the shard is given up, its next owner's epoch settles it",
+			"transitions", l.flight.transitions, "error", c.cause)
+		l.gaveUp.Store(true)
+		return false
+	}
 	switch c.result {
 	case store.Committed, store.Already, store.Refused:
 		if c.result == store.Refused && !l.door.batch.hasFresh() {

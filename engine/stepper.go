@@ -397,6 +397,24 @@ func (s *Stepper) Act(namespace, id string, what statemachine.Act, then func(*st
 	})
 }
 
+// Signal is [Engine.Signal].
+func (s *Stepper) Signal(namespace, id string, what statemachine.Signal, then func(fresh bool, _ error)) {
+	ev, err := signalEvent(namespace, id, what)
+	s.ask(ev, err, func(a *answer) { then(a.err == nil && !a.reply.Duplicate, a.err) })
+}
+
+// Pause is [Engine.Pause].
+func (s *Stepper) Pause(namespace, id string, what statemachine.Pause, then func(statemachine.Status, error)) {
+	ev, err := controlEvent(namespace, id, what, what.Actor, what.Reason, what.RequestID)
+	s.ask(ev, err, func(a *answer) { then(statusOf(a.state), a.err) })
+}
+
+// Resume is [Engine.Resume].
+func (s *Stepper) Resume(namespace, id string, what statemachine.Resume, then func(statemachine.Status, error)) {
+	ev, err := controlEvent(namespace, id, what, what.Actor, what.Reason, what.RequestID)
+	s.ask(ev, err, func(a *answer) { then(statusOf(a.state), a.err) })
+}
+
 // Look answers with the saga as it is committed, if this node owns it.
 func (s *Stepper) Look(namespace, id string, then func(*statemachine.State, *statemachine.Machine, error)) {
 	s.ask(&event{key: sagaKey{namespace, id}, look: true}, checkKey(namespace, id), func(a *answer) { then(a.state, a.machine, a.err) })

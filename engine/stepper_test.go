@@ -2,7 +2,9 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -206,6 +208,49 @@ func TestStepperUnknown(t *testing.T) {
 	}
 	if results, _ := b.st.Commit(context.Background(), []store.Batch{batch}); results[0] != store.Fenced {
 		t.Errorf("the old batch is %s", results[0])
+	}
+}
+
+// TestStepperRefusedAfterUnknown: a refusal of a batch that was sent before doesn't settle the earlier sending, which may land
+// yet. Whatever lands, nobody is told of what isn't there.
+func TestStepperRefusedAfterUnknown(t *testing.T) {
+	b := newTable(t)
+	s := b.node("e1")
+	b.register(s)
+	b.commit(s)
+	answer := b.start(s, "a")
+	first := s.Step()[0]
+	s.Settle(first, store.Unknown, context.DeadlineExceeded) // it is under way
+	b.now = s.Wake()
+	again := s.Step()[0]
+	s.Settle(again, store.Refused, context.DeadlineExceeded)
+	if *answer == nil || *answer == context.DeadlineExceeded || slices.Contains(s.Owned(), first.Batch.Grant.Shard) {
+		t.Fatalf("answer %v, shards %v", *answer, s.Owned())
+	}
+	other := "b"
+	for n := 0; store.ShardOf("default", other, 4) != first.Batch.Grant.Shard; n++ {
+		other = fmt.Sprint("b-", n)
+	}
+	landed, _ := b.st.Commit(context.Background(), []store.Batch{*first.Batch})
+	if landed[0] != store.Committed {
+		t.Fatal(landed)
+	}
+	for range 10 {
+		b.now = b.now.Add(time.Second)
+		b.commit(s)
+	}
+	answer = b.start(s, other)
+	b.commit(s)
+	if *answer != nil {
+		t.Fatal(*answer)
+	}
+	for _, id := range []string{"a", other} {
+		if got := b.status(s, id); got != statemachine.Running {
+			t.Errorf("saga %s is %s", id, got)
+		}
+		if _, err := b.st.Saga(context.Background(), store.Key{Shard: first.Batch.Grant.Shard, Namespace: "default", ID: id}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

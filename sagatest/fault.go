@@ -111,8 +111,8 @@ func (o Outcome) words() string {
 		erroredAfter:   "it does its work, and then fails",
 		unknownDone:    "it does its work, and its answer is lost",
 		unknownNotDone: "its task is lost, and nothing was done",
-		late:           "it times out, and does its work when it has been undone already",
-		lateAnswer:     "it does its work and times out, and its answer comes when it has been undone already",
+		late:           "it times out, and does its work much later: when it has been undone, or at the end",
+		lateAnswer:     "it does its work and times out, and its answer comes much later: when it has been undone, or at the end",
 		duplicate:      "its task is delivered twice",
 		atOnce:         "its task is delivered twice at the same time",
 		crashBefore:    "the worker dies before the work, and another one gets the task again",
@@ -120,7 +120,7 @@ func (o Outcome) words() string {
 		interrupted:    fmt.Sprintf("its context ends at its use number %d, halfway through the work", o.uses),
 	}[o.kind]
 	if o.atEnd {
-		s = "it times out, and does its work when all is over"
+		s = "it times out, and does its work only when the whole saga is over"
 	}
 	switch {
 	case o.always:
@@ -137,8 +137,8 @@ type fault struct {
 	step, item string
 	anyItem    bool
 	undo       bool
-	// firstGeneration: it strikes only until it is a new request.
-	firstGeneration bool
+	// upTo is the last attempt that it strikes; 0: there is none.
+	upTo int
 }
 
 // faultAt reads where a fault strikes: a step, or one of its runs in a map or a loop, as "step@3".
@@ -159,7 +159,7 @@ func (f *fault) where() string {
 
 func (f *fault) hits(t *workerv1.Task) bool {
 	undo := t.Direction == workerv1.Direction_DIRECTION_UNDO
-	if f.firstGeneration && t.Generation > 1 {
+	if f.upTo > 0 && int(t.Attempt) > f.upTo {
 		return false
 	}
 	return t.Direction != workerv1.Direction_DIRECTION_PROBE && f.step == t.Step && (f.anyItem || f.item == t.Item) && f.undo == undo &&

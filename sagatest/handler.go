@@ -68,7 +68,7 @@ func (r *rig) handle(first *workerv1.Task, injected kind, isLate bool, uses int,
 			end()
 		}
 	}()
-	patience := time.NewTimer(r.o.patience + 2*time.Second)
+	patience := time.NewTimer(2 * r.o.patience)
 	defer patience.Stop()
 	for running > 0 {
 		select {
@@ -84,7 +84,7 @@ func (r *rig) handle(first *workerv1.Task, injected kind, isLate bool, uses int,
 			}
 			results[e.index] = res
 			c := &calls[e.index]
-			c.disturbed = contexts[e.index].wasReached()
+			c.uses, c.disturbed = contexts[e.index].used()
 			c.Outcome, c.Code, c.Message, c.Output = outcomeWords[res.GetOutcome()], res.GetCode(), res.GetMessage(), res.GetOutput()
 			if uses > 0 && !c.disturbed {
 				c.Injected, c.fault = "", noFault
@@ -172,6 +172,7 @@ type interruptible struct {
 	end context.CancelFunc
 
 	mu      sync.Mutex
+	uses    int
 	left    int
 	reached bool
 }
@@ -179,7 +180,7 @@ type interruptible struct {
 func (c *interruptible) use() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left == 0 {
+	if c.uses++; c.left == 0 {
 		return
 	}
 	if c.left--; c.left == 0 {
@@ -188,10 +189,10 @@ func (c *interruptible) use() {
 	}
 }
 
-func (c *interruptible) wasReached() bool {
+func (c *interruptible) used() (uses int, reached bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.reached
+	return c.uses, c.reached
 }
 
 // Err is a use.

@@ -39,15 +39,18 @@ func (r *recorder) words() string {
 	return strings.Join(slices.Compact(slices.Clone(r.messages)), "\n")
 }
 
-func (r *recorder) Helper()                     {}
-func (r *recorder) Error(args ...any)           { r.add(true, fmt.Sprintln(args...)) }
-func (r *recorder) Errorf(f string, a ...any)   { r.add(true, fmt.Sprintf(f, a...)) }
-func (r *recorder) Fail()                       { r.add(true, "") }
-func (r *recorder) Log(args ...any)             {}
-func (r *recorder) Logf(f string, args ...any)  {}
-func (r *recorder) Fatal(args ...any)           { r.Error(args...); r.FailNow() }
-func (r *recorder) Fatalf(f string, a ...any)   { r.Errorf(f, a...); r.FailNow() }
-func (r *recorder) Skip(args ...any)            { r.Error(append([]any{"a world can't be skipped:"}, args...)...); r.SkipNow() }
+func (r *recorder) Helper()                    {}
+func (r *recorder) Error(args ...any)          { r.add(true, fmt.Sprintln(args...)) }
+func (r *recorder) Errorf(f string, a ...any)  { r.add(true, fmt.Sprintf(f, a...)) }
+func (r *recorder) Fail()                      { r.add(true, "") }
+func (r *recorder) Log(args ...any)            {}
+func (r *recorder) Logf(f string, args ...any) {}
+func (r *recorder) Fatal(args ...any)          { r.Error(args...); r.FailNow() }
+func (r *recorder) Fatalf(f string, a ...any)  { r.Errorf(f, a...); r.FailNow() }
+func (r *recorder) Skip(args ...any) {
+	r.Error(append([]any{"a world can't be skipped:"}, args...)...)
+	r.SkipNow()
+}
 func (r *recorder) Skipf(f string, args ...any) { r.Skip(fmt.Sprintf(f, args...)) }
 func (r *recorder) Skipped() bool               { return false }
 

@@ -404,7 +404,9 @@ func (r *rig) disturb(d *delivery) bool {
 	if d.late || d.again {
 		return false
 	}
-	first := func(step string) bool { return step != "" && d.task.Step == step && d.task.Direction == workerv1.Direction_DIRECTION_DO }
+	first := func(step string) bool {
+		return step != "" && d.task.Step == step && d.task.Direction == workerv1.Direction_DIRECTION_DO
+	}
 	n := r.delivered + 1
 	switch {
 	case r.o.cancelAt == n || first(r.o.cancelBefore):

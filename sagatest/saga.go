@@ -108,6 +108,7 @@ type Call struct {
 	late      bool
 	disturbed bool // interrupted
 	hung      bool
+	uses      int
 }
 
 func (c *Call) where() string {

@@ -39,7 +39,7 @@ func Unwind[In, Out any](t testing.TB, def *saga.Definition[In, Out], input In, 
 		t.Fatalf("sagatest: %v", err)
 		return
 	}
-	e := &explorer{t: t, def: d, world: world, o: o, undone: map[string]bool{}, start: time.Now()}
+	e := &explorer{t: t, def: d, world: world, o: o, undone: map[string]bool{}, uses: map[string]int{}, start: time.Now()}
 	e.unwind()
 	e.report()
 }
@@ -77,6 +77,8 @@ type explorer struct {
 	findings []*finding
 	// undone are the steps whose undo has been seen to be right.
 	undone map[string]bool
+	// uses are how many uses the handlers make of their contexts.
+	uses map[string]int
 }
 
 // trial is one run and what came of it.
@@ -118,6 +120,16 @@ func (e *explorer) try(sc *scenario) (*trial, bool) {
 		rec.guard(func() { check(rec, tr.saga) })
 		if rec.Failed() {
 			tr.check = rec.words()
+		}
+	}
+	if sc.plain {
+		for i := range tr.saga.Calls {
+			c := &tr.saga.Calls[i]
+			what := c.where()
+			if c.Undo {
+				what = "undo " + what
+			}
+			e.uses[what] = max(e.uses[what], min(c.uses, usesMax))
 		}
 	}
 	e.judge(tr)
@@ -300,7 +312,7 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 				faults: []fault{x.fault(Errored(), false)}, set: func(o *options) { o.cancelOnWait = true }, stuck: x.kind == sagadv1.Kind_KIND_PIVOT,
 			})
 		}
-		for n := 1; n <= e.uses(x.step, x.item, false); n++ {
+		for n := 1; n <= e.uses[x.where()]; n++ {
 			undone(Interrupted(n))
 			if x.failable && x.kind == sagadv1.Kind_KIND_COMPENSATABLE {
 				one(Interrupted(n).Always(), false)
@@ -329,15 +341,20 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 			for _, o := range []Outcome{Errored(), ErroredAfter(), UnknownDone(), UnknownNotDone(), Duplicate(), CrashBefore(), CrashAfter()} {
 				undo(o, nil, false, "", "")
 			}
-			for n := 1; n <= e.uses(x.step, x.item, true); n++ {
+			for n := 1; n <= e.uses["undo "+x.where()]; n++ {
 				undo(Interrupted(n), nil, false, "", "")
 			}
-			// A person retries: the request is a new one then, with another key.
-			attempts := Outcome{kind: unknownDone, always: true}
-			undo(attempts, func(o *options) {
-				o.retries = 1
-				o.faults[len(o.faults)-1].firstGeneration = true
-			}, false, "/retried-by-hand", "; a person then has it tried again")
+			// A person has it tried again, when it is out of attempts.
+			attempts := int(x.def.GetCompensation().GetRetry().GetMaxAttempts())
+			if attempts == 0 {
+				attempts = 10
+			}
+			if attempts <= 20 {
+				undo(UnknownDone().Always(), func(o *options) {
+					o.retries = 1
+					o.faults[len(o.faults)-1].upTo = attempts
+				}, false, "/retried-by-hand", "; then a person has it tried again")
+			}
 		}
 		// It is called although nothing happened.
 		add(scenario{
@@ -364,12 +381,4 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 		}
 	}
 	return all
-}
-
-// uses is at how many uses of its context a handler can be interrupted; it is found by trying.
-func (e *explorer) uses(step, item string, undo bool) int {
-	if len(e.o.only) > 0 && !slices.ContainsFunc(e.o.only, func(p string) bool { return strings.Contains(p, "interrupted") }) {
-		return 0
-	}
-	return e.count(step, item, undo)
 }

@@ -6,9 +6,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
-	"github.com/sagad/sagad/compensation"
 	"github.com/sagad/sagad/internal/expr"
 	"github.com/sagad/sagad/internal/retry"
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
@@ -709,11 +709,17 @@ func (d *decider) unwind() {
 	}
 }
 
+// trees are used again: those of large maps are large.
+var trees = sync.Pool{New: func() any { return new(tree) }}
+
 // compensate starts the compensations of a frame whose turn it is, and says whether nothing of it is left to undo.
 func (d *decider) compensate(f *Frame) bool {
-	var t tree
+	t := trees.Get().(*tree)
+	defer trees.Put(t)
+	t.nodes, t.refs = t.nodes[:0], t.refs[:0]
 	t.body(d.m, f)
-	plan := compensation.Next(t.nodes, d.m.undoMax)
+	defer func() { clear(t.refs) }() // it would hold states
+	plan := t.planner.Next(t.nodes, d.m.undoMax)
 	for _, n := range plan.Start {
 		i, item := t.refs[t.nodes[n].Ref].step, t.refs[t.nodes[n].Ref].frame.Item
 		st := d.step(i, item)

@@ -635,8 +635,9 @@ func (d *decider) unwindScopes() {
 
 // tree is what ran of a frame and isn't settled, as the planner takes it.
 type tree struct {
-	nodes []compensation.Node
-	refs  []treeStep
+	nodes   []compensation.Node
+	refs    []treeStep
+	planner compensation.Planner
 }
 
 type treeStep struct {

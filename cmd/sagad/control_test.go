@@ -76,10 +76,28 @@ func TestVersionVerbs(t *testing.T) {
 	p.sagad("saga", "get", "order-1").want(t, 0, "sleepy version 2")
 }
 
+// waits waits for a signal.
+const waits = `
+name: waits
+activities:
+  - {name: nobody.serves}
+signals:
+  - {name: paid, schema: '{"type":"integer"}'}
+body:
+  - if:
+      name: never
+      condition: "false"
+      then:
+        - step: {name: lonely, activity: nobody.serves, kind: KIND_READ_ONLY}
+  - wait: {name: payment, signal: paid, timeout: 3600s}
+  - return: {output: {value: payment}}
+`
+
 func TestControlVerbs(t *testing.T) {
 	p := dev(t, "--ephemeral")
 	p.register(sleepy)
 	p.register(echo)
+	p.register(waits)
 	p.sagad("saga", "start", "sleepy", "order-1").want(t, 0)
 	p.sagad("saga", "start", "echo", "done", "--wait").want(t, 0)
 
@@ -107,6 +125,17 @@ func TestControlVerbs(t *testing.T) {
 	p.sagad("saga", "signal", "order-1", "paid", "--payload", "@no-such-file").want(t, exitUsage, "no-such-file")
 	p.sagad("saga", "signal", "nobody", "paid").want(t, exitNotFound, "nobody")
 	p.sagad("saga", "signal", "order-1").want(t, exitUsage, "signal")
+	p.sagad("saga", "start", "waits", "order-2").want(t, 0)
+	p.sagad("saga", "explain", "order-2").want(t, 0, "it waits in payment for a signal paid", "sagad saga signal order-2 paid --key KEY --payload JSON")
+	p.sagad("saga", "signal", "order-2", "paid", "--payload", `"much"`).want(t, exitFailed, "INVALID_INPUT", "doesn't fit")
+	p.sagad("saga", "signal", "order-2", "paid", "--key", "p1", "--payload", "7").want(t, 0, "saga order-2 has the signal paid (key p1)")
+	p.sagad("saga", "signal", "order-2", "paid", "--key", "p1", "--payload", "7").want(t, 0, "had this signal before (key p1)")
+	p.sagad("saga", "signal", "order-2", "paid", "--key", "p1", "--payload", "8").want(t, exitFailed, "KEY_TAKEN")
+	p.sagad("saga", "wait", "order-2").want(t, 0, "COMPLETED", "7")
+	p.sagadIn("7", "saga", "signal", "order-2", "paid", "--payload", "-").want(t, exitFailed, "NOT_ALLOWED")
+	if got := p.sagad("saga", "signal", "order-2", "paid", "--key", "p1", "--payload", "7", "-o", "json").want(t, 0).json(t); got["fresh"] == true {
+		t.Errorf("a repeat: %v", got)
+	}
 	// The client verbs' flags are shown for them.
 	p.sagad("saga", "migrate", "--help").want(t, 0, "--address", "--namespace")
 }

@@ -219,6 +219,13 @@ func TestPacking(t *testing.T) {
 	if ms := r.consume("slow", 3); len(ms) != 3 {
 		t.Errorf("3 tasks that may take an hour came in %d messages", len(ms))
 	}
+
+	again := r.tasks("again", 4)
+	again[1].Dispatch, again[2].Dispatch = 2, 3
+	r.bus.Publish(again)
+	if ms := r.consume("again", 4); len(ms) != 4 {
+		t.Errorf("4 tasks, of which 2 were sent before, came in %d messages: those two must be alone", len(ms))
+	}
 	if s := r.bus.Stats(); s.Backlog != 0 || s.BacklogTasks != 0 {
 		t.Errorf("%+v", s)
 	}

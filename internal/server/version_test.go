@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,15 +10,19 @@ import (
 	"time"
 
 	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connectinprocess"
 	"connectrpc.com/connect/v2/connectproto"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/sagad/sagad/engine"
 	"github.com/sagad/sagad/internal/server/servertest"
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
+	"github.com/sagad/sagad/proto/gen/sagad/v1/sagadv1connect"
+	"github.com/sagad/sagad/statemachine"
 	"github.com/sagad/sagad/store"
 )
 
@@ -393,4 +398,73 @@ func TestControlRefusals(t *testing.T) {
 	// As many names as there may be get through.
 	delete(names, "a0")
 	wantError(t, migrate(func(r *sagadv1.MigrateSagaRequest) { r.Names = names }), connect.CodeNotFound, codeSagaNotFound, "nobody")
+}
+
+// unwell is an engine that can't work on any saga.
+type unwell struct {
+	Engine
+	orphaned bool
+}
+
+func (u unwell) Get(ctx context.Context, namespace, id string) (store.Saga, *statemachine.State, *statemachine.Machine, error) {
+	if u.orphaned {
+		return u.Engine.Get(ctx, namespace, id)
+	}
+	return store.Saga{}, nil, nil, &engine.QuarantinedError{Namespace: namespace, ID: id, Why: "its history has a gap"}
+}
+
+func (u unwell) HasOwner(string, string) bool { return !u.orphaned }
+
+// What only a node knows: that a saga is put aside, or that nobody serves its shard.
+func TestExplainWhatNodesKnow(t *testing.T) {
+	r := newRig(t)
+	r.register()
+	r.stuck("stuck")
+	r.start("done", orderInput{})
+	r.end("done")
+	ctx := t.Context()
+	for _, c := range []struct {
+		id       string
+		orphaned bool
+		waitsFor sagadv1.WaitsFor
+		text     string
+	}{
+		{"stuck", false, sagadv1.WaitsFor_WAITS_FOR_PERSON, "it is quarantined, and tried again each minute: its history has a gap"},
+		{"done", false, sagadv1.WaitsFor_WAITS_FOR_NOTHING, "it has ended as COMPLETED; its history can't be read by this release: its history has a gap"},
+		{"stuck", true, sagadv1.WaitsFor_WAITS_FOR_PERSON, "no node serves its shard at the moment"},
+		{"done", true, sagadv1.WaitsFor_WAITS_FOR_NOTHING, "it has ended as COMPLETED"},
+	} {
+		s, err := New(ctx, Config{}, unwell{r.engine, c.orphaned}, r.store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sagas := sagadv1connect.NewSagaServiceClient(connect.NewClient(connectinprocess.New(s.RPC())))
+		res, err := sagas.ExplainSaga(ctx, &sagadv1.ExplainSagaRequest{Id: c.id})
+		if err != nil || res.WaitsFor != c.waitsFor || !strings.HasPrefix(res.Explanation, c.text) {
+			t.Errorf("%s (orphaned %v): %v %v", c.id, c.orphaned, res, err)
+		}
+		if res.GetWaitsFor() != sagadv1.WaitsFor_WAITS_FOR_NOTHING && (res.GetHelp() == "" || res.GetStatus() != sagadv1.SagaStatus_SAGA_STATUS_STUCK) {
+			t.Errorf("%s (orphaned %v): %v", c.id, c.orphaned, res)
+		}
+		if _, err := sagas.ExplainSaga(ctx, &sagadv1.ExplainSagaRequest{Id: "nobody"}); !c.orphaned && connect.CodeOf(err) != connect.CodeNotFound {
+			t.Errorf("nobody: %v", err)
+		}
+	}
+}
+
+// What a refusal of the machine means to callers.
+func TestControlCodes(t *testing.T) {
+	for code, want := range map[string]struct {
+		code   connect.Code
+		reason string
+	}{
+		statemachine.RefusedConflict:   {connect.CodeAlreadyExists, codeKeyTaken},
+		statemachine.RefusedFull:       {connect.CodeResourceExhausted, codeTooManySignals},
+		statemachine.RefusedNotAllowed: {connect.CodeFailedPrecondition, codeNotAllowed},
+	} {
+		wantError(t, refused(&statemachine.Refusal{Code: code, Message: "m"}), want.code, want.reason, "m")
+	}
+	if got := obstacles(slices.Repeat([]string{"x"}, 22)); !strings.HasSuffix(got, "x; and 2 more obstacles that a dry run lists") {
+		t.Errorf("many obstacles: %s", got)
+	}
 }

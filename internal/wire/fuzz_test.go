@@ -87,7 +87,8 @@ func FuzzText(f *testing.F) {
 func generic(doc []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.UseNumber()
-	return v, dec.Decode(&v)
+	err = dec.Decode(&v)
+	return v, err
 }
 
 func holdsNUL(v any) bool {

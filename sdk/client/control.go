@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -27,6 +28,23 @@ func (r *Run[Out]) Signal(ctx context.Context, signal, key string, payload any) 
 		return false, fmt.Errorf("signal %s to %q: %w", signal, r.id, err)
 	}
 	return res.GetFresh(), nil
+}
+
+// SignalContract is a signal of a definition: its name, and the type of what it says.
+type SignalContract[T any] interface {
+	// SignalName is its name in the definition.
+	SignalName() string
+	// SignalPayload writes what it says as JSON.
+	SignalPayload(T) ([]byte, error)
+}
+
+// Signal is [Run.Signal] with a payload of the contract's type.
+func Signal[T, Out any](ctx context.Context, r *Run[Out], s SignalContract[T], key string, payload T) (fresh bool, _ error) {
+	document, err := s.SignalPayload(payload)
+	if err != nil {
+		return false, fmt.Errorf("signal %s to %q: the payload can't be written as JSON: %w", s.SignalName(), r.id, err)
+	}
+	return r.Signal(ctx, s.SignalName(), key, json.RawMessage(document))
 }
 
 // Pause lets the saga send nothing more out until it is resumed; the reason stays in its history. Results of what is under

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -56,6 +57,12 @@ func TestPauseExplainResume(t *testing.T) {
 	}
 }
 
+// paid is a signal's contract.
+type paid struct{}
+
+func (paid) SignalName() string                      { return "paid" }
+func (paid) SignalPayload(r receipt) ([]byte, error) { return json.Marshal(r) }
+
 // signalled takes in one signal.
 type signalled struct {
 	sagadv1connect.UnimplementedSagaServiceHandler
@@ -68,7 +75,7 @@ func (s *signalled) SignalSaga(_ context.Context, req *sagadv1.SignalSagaRequest
 	switch s.times++; s.times {
 	case 1:
 		return nil, connect.NewError(connect.CodeUnavailable, "moving")
-	case 4:
+	case 5:
 		return nil, connect.NewError(connect.CodeAlreadyExists, "taken")
 	}
 	return &sagadv1.SignalSagaResponse{Fresh: s.times == 2}, nil
@@ -90,7 +97,10 @@ func TestSignal(t *testing.T) {
 			t.Errorf("fresh %v, %v; want %v", fresh, err, want)
 		}
 	}
-	for range 3 {
+	if fresh, err := client.Signal(ctx, run, paid{}, "payment-7", receipt{Account: 7, Text: "ok"}); err != nil || fresh {
+		t.Errorf("by its contract: fresh %v, %v", fresh, err)
+	}
+	for range 4 {
 		req := <-s.calls
 		if req.Id != "order-1" || req.Signal != "paid" || req.Key != "payment-7" || req.Payload != `{"account":7,"text":"ok"}` {
 			t.Errorf("sent: %v", req)

@@ -23,8 +23,12 @@
 // no, [RetryAfter], [GiveUp], of compensations [NothingToUndo] and [CantUndo], and any other error for "try again". What they are
 // called for is in their context: [IdempotencyKey] first of all, and [CallOf].
 //
+// While it runs, an action can say what its compensation will need, with [Checkpoint] before its effect, and how far it is, with
+// [Progress]. Its context ends with the cause [ErrStopped] when its attempt isn't wanted any more. A probe, which says whether an action whose
+// outcome nobody knows did happen, answers with [Happened], [HappenedUnknownOutput], [DidNotHappen] or [CantTell].
+//
 // # For other packages
 //
-// [Kind], [Meaning], [MeaningOf], [Rejection], [Later], [Surrender], [Undoable] and [WithCall] are what package worker, and tests of
+// [Kind], [Meaning], [MeaningOf], [Rejection], [Later], [Surrender], [Undoable], [Finding], [Statements], [WithCall] and [WithStatements] are what package worker, and tests of
 // handlers, take answers apart with. Sagas and handlers don't need them.
 package saga

@@ -58,7 +58,6 @@ func TestPoison(t *testing.T) {
 	}
 	var mu sync.Mutex
 	final := map[int]string{}
-	var back []*workerv1.Task
 	r.answering(func(res *workerv1.Result) workerv1.Verdict {
 		mu.Lock()
 		defer mu.Unlock()
@@ -74,7 +73,6 @@ func TestPoison(t *testing.T) {
 			return stale
 		case res.Outcome == handedBack:
 			task.Dispatch++
-			back = append(back, task)
 			go r.bus.Publish([]*workerv1.Task{task})
 		default:
 			final[n] = res.Outcome.String() + " " + res.Code

@@ -55,7 +55,7 @@ func newPulse(w *Worker, j *job, ctx context.Context, end context.CancelCauseFun
 	p.every = max(p.every, time.Millisecond)
 	p.pace = min(p.pace, p.every)
 	if j.task.Claimed {
-		p.watchdog = time.AfterFunc(heartbeat-time.Since(heard), func() {
+		p.watchdog = time.AfterFunc(lease(heartbeat)-time.Since(heard), func() {
 			w.counters.unheard.Add(1)
 			w.log.Warn("an attempt is stopped: the engine couldn't be reached for longer than its heartbeat, so another one may start",
 				"saga", j.task.SagaId, "step", j.task.Step, "attempt", j.task.Attempt)
@@ -65,6 +65,10 @@ func newPulse(w *Worker, j *job, ctx context.Context, end context.CancelCauseFun
 	p.begin()
 	return p
 }
+
+// lease is for how long a claimed attempt goes on without a word from the engine, which lets another one start after a heartbeat: the
+// handler gets a sixth of that to end.
+func lease(heartbeat time.Duration) time.Duration { return heartbeat * 5 / 6 }
 
 // begin starts the goroutine. The lock is held, or nobody else knows p.
 func (p *pulse) begin() {
@@ -176,7 +180,7 @@ func (p *pulse) beat(at time.Time, s saga.Statement) bool {
 		return true // or the context has ended, which is seen at once
 	case v == workerv1.Verdict_VERDICT_ACCEPTED || v == workerv1.Verdict_VERDICT_DUPLICATE:
 		if p.watchdog != nil && p.beating.Err() == nil {
-			p.watchdog.Reset(time.Duration(p.j.task.HeartbeatUs)*time.Microsecond - time.Since(at))
+			p.watchdog.Reset(lease(time.Duration(p.j.task.HeartbeatUs)*time.Microsecond) - time.Since(at))
 		}
 		return true
 	case v == workerv1.Verdict_VERDICT_REFUSED && p.every == 0:

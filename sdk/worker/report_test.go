@@ -49,10 +49,13 @@ func (r *rig) answering(judge func(res *workerv1.Result) workerv1.Verdict) {
 func (r *rig) final() *workerv1.Result {
 	r.t.Helper()
 	for {
-		for _, res := range r.pack().Results {
-			if res.Outcome < claim || res.Outcome == handedBack {
-				return res
-			}
+		for len(r.left) == 0 {
+			r.left = r.pack().Results
+		}
+		res := r.left[0]
+		r.left = r.left[1:]
+		if res.Outcome < claim || res.Outcome == handedBack {
+			return res
 		}
 	}
 }
@@ -172,7 +175,7 @@ func TestStatementsHaveLimits(t *testing.T) {
 func TestStopMessageEndsHandlers(t *testing.T) {
 	r := newRig(t, 0)
 	begun := make(chan int64, 10)
-	go1 := make(chan struct{})
+	finish := make(chan struct{})
 	cfg := r.config()
 	cfg.Concurrency = 2
 	w := r.start(cfg, func(w *worker.Worker) {
@@ -184,7 +187,7 @@ func TestStopMessageEndsHandlers(t *testing.T) {
 					t.Errorf("cause %v", context.Cause(ctx))
 				}
 				return numOut{}, ctx.Err()
-			case <-go1:
+			case <-finish:
 				return numOut{in.N}, nil
 			}
 		})
@@ -192,11 +195,10 @@ func TestStopMessageEndsHandlers(t *testing.T) {
 	stopped, other, waiting := r.task("plain", do, 1), r.task("plain", do, 2), r.task("plain", do, 3)
 	other.Attempt = 2
 	r.sign(other, ownShard)
-	r.publish(stopped)
 	r.publish(other)
 	<-begun
+	r.publish(stopped, waiting) // a pack, for which there is one hand
 	<-begun
-	r.publish(waiting)
 	r.until("the third task", func() bool { return w.Stats().Waiting == 1 })
 	r.bus.Stop("shop", "plain", []*workerv1.Stop{
 		{IdempotencyKey: stopped.IdempotencyKey, Attempt: 5}, {IdempotencyKey: waiting.IdempotencyKey, Attempt: 1},
@@ -211,7 +213,7 @@ func TestStopMessageEndsHandlers(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	close(go1)
+	close(finish)
 	if res := r.final(); res.Outcome != succeeded || string(res.Output) != `{"m":2}` {
 		t.Errorf("%v", res)
 	}

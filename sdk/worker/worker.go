@@ -9,6 +9,10 @@
 // Delivery is at least once: a handler may be called again for the same request, also at the same time in another process, after a
 // lost answer. saga.IdempotencyKey says that it is the same one. Only the engine retries; it does so under the definition's policy.
 //
+// A handler's context ends at the attempt's deadline, and with the cause saga.ErrStopped when the saga doesn't want the attempt any more: at once
+// where the worker may subscribe to stop messages, else with the next heartbeat. Heartbeats are sent by the worker while a handler runs, for
+// steps that have one. A task that kills its workers is given up, see [Config].
+//
 // How the messages look is in docs/worker-protocol.md.
 package worker
 
@@ -64,8 +68,9 @@ type Config struct {
 	// AckWait is the engine's setting of the same name: a third of it is how often a running task says that it is alive.
 	// Default 30 s.
 	AckWait time.Duration
-	// MaxDeaths is how often a task may come again because its worker died before it answered: a task that is delivered for the MaxDeaths+1st time isn't run,
-	// and is given up with the code POISON. Default 3; negative for no limit.
+	// MaxDeaths is how often an attempt's worker may die before it answers. If its task is delivered once more it isn't run, but fails for good
+	// with the code POISON. Deliveries are counted: those that follow a worker's silence of more than the ack wait, the first handing back by a worker
+	// that stops, and those after a lost acknowledgement. Default 3; negative for no limit.
 	MaxDeaths int
 	// Logger gets what goes wrong; never payloads, nor texts of handlers' errors. Default: [slog.Default].
 	Logger *slog.Logger

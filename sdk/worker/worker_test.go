@@ -57,6 +57,8 @@ type rig struct {
 	js     jetstream.JetStream
 	// packs are the result requests that came, after judge answered them.
 	packs chan *workerv1.ResultPack
+	// left are results of the last pack that final hasn't given yet.
+	left  []*workerv1.Result
 	mu    sync.Mutex
 	judge func(shard int, pack *workerv1.ResultPack, reply func(*workerv1.ResultReply))
 	log   syncBuffer

@@ -119,6 +119,9 @@ func (s *sim) checkTask(p *process, t *workerv1.Task) {
 		s.fail("I3: saga %s: a task is published of an attempt that isn't durable: %v", m.id, t)
 	}
 	m.published[publication{attemptKey{t.GetStep(), dir, t.GetGeneration(), t.GetAttempt()}, p.number}] = true
+	if m.paused && s.holders[s.grants[m.shard].ID] == p.number {
+		s.fail("saga %s is paused; a task of %s is published", m.id, t.GetStep())
+	}
 	word, input := "do", c.input
 	if dir == undo {
 		word, input = "undo", st.do.input

@@ -142,6 +142,17 @@ func (s *sim) plan() {
 		if s.of(s.cancels) {
 			s.after(at+s.between(10*time.Millisecond, time.Minute), "cancels", 0, func() { s.cancel(id) })
 		}
+		if s.of(s.signals) {
+			for k := range 1 + s.upTo(3) {
+				name, key := fmt.Sprint("go", s.upTo(2)), fmt.Sprint("k", k)
+				s.after(at+s.between(time.Millisecond, 2*time.Minute), "signals", 0, func() { s.signal(id, name, key) })
+			}
+		}
+		if s.of(s.pauses) {
+			begin := at + s.between(time.Millisecond, time.Minute)
+			s.after(begin, "pauses", 0, func() { s.pause(id, true) })
+			s.after(begin+s.between(10*time.Millisecond, 5*time.Minute), "resumes", 0, func() { s.pause(id, false) })
+		}
 		if s.of(s.looks) {
 			s.after(at+s.between(time.Millisecond, time.Minute), "looks", 0, func() { s.look(id) })
 		}
@@ -150,6 +161,71 @@ func (s *sim) plan() {
 		name := s.names[s.upTo(len(s.names))]
 		s.after(time.Duration(s.Int64N(int64(s.horizon))), "new version", 0, func() { s.newVersion(name) })
 	}
+}
+
+// signal tells a saga something.
+func (s *sim) signal(id, name, key string) {
+	sent := 0
+	s.put(&ask{
+		what: "signal", id: id,
+		put: func(p *process, then func(error)) {
+			if sent++; sent > 1 {
+				s.sometimes("a signal is repeated")
+			}
+			answered := p.ask("signal")
+			p.step.Signal(namespace, id, statemachine.Signal{Name: name, Key: key, Payload: []byte("true"), Actor: "carl"}, func(_ bool, err error) {
+				answered()
+				if p.dead {
+					return
+				}
+				if m := s.byID[id]; err == nil && (m == nil || !m.signalled[signal{name, key}]) {
+					s.fail("I3: signal %s %s to %s is answered and isn't durable", name, key, id)
+				}
+				then(err)
+			})
+		},
+		done: func(err error) {
+			var none *engine.NotFoundError
+			var refusal *statemachine.Refusal
+			if err != nil && !errors.As(err, &none) && !errors.As(err, &refusal) {
+				s.fail("the signal to %s is answered with: %v", id, err)
+			}
+		},
+	})
+}
+
+// pause stops a saga from sending anything, or lets it go on.
+func (s *sim) pause(id string, stop bool) {
+	s.requestNumber++
+	request := fmt.Sprint("pause-", s.requestNumber)
+	s.put(&ask{
+		what: "pause", id: id,
+		put: func(p *process, then func(error)) {
+			answered := p.ask("pause")
+			reply := func(_ statemachine.Status, err error) {
+				answered()
+				if p.dead {
+					return
+				}
+				if err == nil && s.byID[id] == nil {
+					s.fail("I3: a pause of %s is answered, and there is no such saga", id)
+				}
+				then(err)
+			}
+			if stop {
+				p.step.Pause(namespace, id, statemachine.Pause{Actor: "dora", Reason: "because", RequestID: request}, reply)
+			} else {
+				p.step.Resume(namespace, id, statemachine.Resume{Actor: "dora", Reason: "because", RequestID: request}, reply)
+			}
+		},
+		done: func(err error) {
+			var none *engine.NotFoundError
+			var refusal *statemachine.Refusal
+			if err != nil && !errors.As(err, &none) && !errors.As(err, &refusal) {
+				s.fail("the pause of %s is answered with: %v", id, err)
+			}
+		},
+	})
 }
 
 // look reads a saga from its owner's memory: what it says must be durable.
@@ -325,6 +401,12 @@ func (s *sim) operator() {
 					s.handle(&items[i])
 				}
 			}
+			for _, m := range s.order {
+				if key := (itemKey{m.id, 0}); s.calm && m.paused && m.end == 0 && s.now >= s.actedAt[key] {
+					s.actedAt[key] = s.now + (20 * time.Second).Microseconds()
+					s.pause(m.id, false)
+				}
+			}
 		}
 		s.operator()
 	})
@@ -352,6 +434,11 @@ func (s *sim) handle(it *store.Item) {
 		if s.oneIn(2) {
 			a.version = max(1, it.Version-int64(1+s.upTo(3)))
 		}
+	case it.Kind == int16(historyv1.ItemKind_ITEM_KIND_APPROVAL):
+		if s.oneIn(3) {
+			return // nobody has the time
+		}
+		a.action = historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE
 	case !it.Blocking:
 		a.action = historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE
 		if !s.calm && m.end == 0 && s.oneIn(20) {
@@ -379,6 +466,8 @@ func (s *sim) handle(it *store.Item) {
 	output := []byte("true")
 	if isStep {
 		output = s.whole(outputWhole)
+	} else if x := m.places[it.Step]; x != nil && x.isSwitch {
+		output = []byte("-1")
 	}
 	s.acts[request] = a
 	what := statemachine.Act{

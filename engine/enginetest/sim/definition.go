@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -46,8 +48,8 @@ type nodeKind struct {
 	draw  func(g *drawing, body []*sagadv1.Node, depth int, pivot *way, parallel bool) []*sagadv1.Node
 }
 
-// nodeKinds are the kinds of nodes that definitions are made of. Sleeps, waits for signals, switches, loops and the like
-// belong here.
+// nodeKinds are the kinds of nodes that definitions are made of. Loops, maps, savepoints, races and child sagas belong here, too,
+// once the model knows scopes.
 var nodeKinds []nodeKind
 
 func init() {
@@ -55,6 +57,9 @@ func init() {
 		{name: "step", weight: 8, steps: 1, draw: (*drawing).stepNode},
 		{name: "parallel", weight: 2, steps: 2, nests: true, draw: (*drawing).parallelNode},
 		{name: "if", weight: 2, steps: 2, nests: true, draw: (*drawing).ifNode},
+		{name: "switch", weight: 1, steps: 2, nests: true, draw: (*drawing).switchNode},
+		{name: "sleep", weight: 1, draw: (*drawing).sleepNode},
+		{name: "wait", weight: 1, draw: (*drawing).waitNode},
 	}
 }
 
@@ -160,6 +165,63 @@ func (g *drawing) ifNode(body []*sagadv1.Node, depth int, pivot *way, parallel b
 		*pivot = maybePivot
 	}
 	return append(body, &sagadv1.Node{Kind: &sagadv1.Node_If{If: c}})
+}
+
+// arms draws two ways to go, of which one is taken.
+func (g *drawing) arms(depth int, pivot *way, parallel, must bool) (one, other []*sagadv1.Node) {
+	outer := len(g.inside)
+	arms := [2]way{*pivot, *pivot}
+	one = g.nodes(depth-1, &arms[0], parallel, must)
+	g.inside = g.inside[:outer:outer]
+	other = g.nodes(depth-1, &arms[1], parallel, false)
+	g.inside = g.inside[:outer:outer]
+	if *pivot = arms[0]; arms[0] != arms[1] {
+		*pivot = maybePivot
+	}
+	return one, other
+}
+
+func (g *drawing) switchNode(body []*sagadv1.Node, depth int, pivot *way, parallel bool) []*sagadv1.Node {
+	g.names++
+	sw := &sagadv1.Switch{Name: fmt.Sprintf("w%d", g.names)}
+	before := *pivot
+	first, rest := g.arms(depth, pivot, parallel, true)
+	sw.Cases = append(sw.Cases, &sagadv1.Case{Condition: []string{"true", "false", "input.a", "input.b"}[g.upTo(4)], Body: first})
+	if g.oneIn(2) && g.left > 0 && before == *pivot {
+		second, _ := g.arms(0, &before, parallel, false)
+		if before == *pivot {
+			sw.Cases = append(sw.Cases, &sagadv1.Case{Condition: []string{"true", "input.b"}[g.upTo(2)], Body: second})
+		}
+	}
+	sw.Default = &sagadv1.Default{Body: rest}
+	return append(body, &sagadv1.Node{Kind: &sagadv1.Node_Switch{Switch: sw}})
+}
+
+func (g *drawing) sleepNode(body []*sagadv1.Node, _ int, _ *way, _ bool) []*sagadv1.Node {
+	g.names++
+	sl := &sagadv1.Sleep{Name: fmt.Sprintf("z%d", g.names), Duration: durationpb.New(time.Duration(1+g.upTo(8)) * g.second)}
+	if g.oneIn(6) {
+		sl.Duration, sl.For = nil, "'1500ms'"
+	}
+	return append(body, &sagadv1.Node{Kind: &sagadv1.Node_Sleep{Sleep: sl}})
+}
+
+func (g *drawing) waitNode(body []*sagadv1.Node, depth int, pivot *way, parallel bool) []*sagadv1.Node {
+	g.names++
+	w := &sagadv1.Wait{Name: fmt.Sprintf("v%d", g.names), Timeout: durationpb.New(time.Duration(1+g.upTo(20)) * g.second)}
+	if g.oneIn(3) {
+		w.Approval = &sagadv1.Approval{Title: "'Is it fine?'"}
+	} else {
+		w.Signal = fmt.Sprint("go", g.upTo(2))
+		if !slices.ContainsFunc(g.def.Signals, func(x *sagadv1.Signal) bool { return x.Name == w.Signal }) {
+			g.def.Signals = append(g.def.Signals, &sagadv1.Signal{Name: w.Signal})
+			slices.SortFunc(g.def.Signals, func(a, b *sagadv1.Signal) int { return strings.Compare(a.Name, b.Name) })
+		}
+	}
+	if w.HasOtherwise = *pivot != noPivot || g.oneIn(2); w.HasOtherwise && depth > 0 {
+		w.Received, w.Otherwise = g.arms(depth, pivot, parallel, false)
+	}
+	return append(body, &sagadv1.Node{Kind: &sagadv1.Node_Wait{Wait: w}})
 }
 
 func (g *drawing) stepNode(body []*sagadv1.Node, _ int, pivot *way, parallel bool) []*sagadv1.Node {

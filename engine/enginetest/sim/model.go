@@ -29,12 +29,13 @@ type plan struct {
 	// before says for each pair of steps whether the first is over before the second starts.
 	before map[[2]string]bool
 	// places are names that aren't steps.
-	places map[string]bool
+	places map[string]*place
+	names  []string
 	limit  int
 }
 
 func newPlan(def *sagadv1.Definition) *plan {
-	p := &plan{def: def, steps: map[string]*sagadv1.Step{}, before: map[[2]string]bool{}, places: map[string]bool{}, limit: int(def.GetMaxParallelCompensations())}
+	p := &plan{def: def, steps: map[string]*sagadv1.Step{}, before: map[[2]string]bool{}, places: map[string]*place{}, limit: int(def.GetMaxParallelCompensations())}
 	if p.limit == 0 {
 		p.limit = 16
 	}
@@ -58,8 +59,24 @@ func (p *plan) walk(nodes []*sagadv1.Node) []string {
 				here = append(here, p.walk(b.GetBody())...)
 			}
 		case *sagadv1.Node_If:
-			p.places[k.If.GetName()] = true
+			p.place(k.If.GetName(), place{})
 			here = append(p.walk(k.If.GetThen()), p.walk(k.If.GetElse())...)
+		case *sagadv1.Node_Switch:
+			p.place(k.Switch.GetName(), place{isSwitch: true, cases: int32(len(k.Switch.GetCases()))})
+			for _, c := range k.Switch.GetCases() {
+				here = append(here, p.walk(c.GetBody())...)
+			}
+			here = append(here, p.walk(k.Switch.GetDefault().GetBody())...)
+		case *sagadv1.Node_Sleep:
+			p.place(k.Sleep.GetName(), place{waits: true, sleeps: true, lasts: k.Sleep.GetDuration().AsDuration()})
+			here = []string{k.Sleep.GetName()}
+		case *sagadv1.Node_Wait:
+			p.place(k.Wait.GetName(), place{waits: true, signal: k.Wait.GetSignal(), lasts: k.Wait.GetTimeout().AsDuration(), otherwise: k.Wait.GetHasOtherwise()})
+			arms := append(p.walk(k.Wait.GetReceived()), p.walk(k.Wait.GetOtherwise())...)
+			for _, name := range arms {
+				p.before[[2]string{k.Wait.GetName(), name}] = true
+			}
+			here = append([]string{k.Wait.GetName()}, arms...)
 		}
 		for _, a := range earlier {
 			for _, b := range here {
@@ -71,8 +88,19 @@ func (p *plan) walk(nodes []*sagadv1.Node) []string {
 	return earlier
 }
 
-func (p *plan) compensatable(step string) bool {
-	return p.steps[step].GetKind() == sagadv1.Kind_KIND_COMPENSATABLE
+// place is a node that isn't a step and has a name.
+type place struct {
+	isSwitch      bool
+	cases         int32
+	waits, sleeps bool
+	lasts         time.Duration
+	signal        string
+	otherwise     bool
+}
+
+func (p *plan) place(name string, x place) {
+	p.places[name] = &x
+	p.names = append(p.names, name)
 }
 
 func (p *plan) readOnly(step string) bool {
@@ -118,7 +146,13 @@ type model struct {
 	deadline      int64
 	deadlinePast  bool
 	cancelled     bool
-	created       int
+	// waitsAt are the places that it waits at, and until when; 0: for ever.
+	waitsAt map[string]int64
+	// signals lie there, oldest first; signalled are all that ever came.
+	signals            []signal
+	signalled          map[signal]bool
+	paused, everPaused bool
+	created            int
 	// everPivot: the pivot was sent at some time.
 	everPivot bool
 	// answers are digests of the results that the history has, by attempt; requests those of people.
@@ -134,9 +168,13 @@ type model struct {
 	// settled are by-hand settlements of the transition being read, for the world.
 	settled []*historyv1.SettledByHand
 	trigger historyv1.Trigger
-	left    []*historyv1.Call
-	lagMax  int64
+	// byPerson: a person caused the transition being read.
+	byPerson bool
+	left     []*historyv1.Call
+	lagMax   int64
 }
+
+type signal struct{ name, key string }
 
 type attemptKey struct {
 	step                string
@@ -241,6 +279,11 @@ func (m *model) due() int64 {
 			if c.phase == out || c.phase == waiting {
 				due = min(due, c.due)
 			}
+		}
+	}
+	for _, at := range m.waitsAt {
+		if at != 0 {
+			due = min(due, at)
 		}
 	}
 	return due
@@ -375,6 +418,7 @@ func (m *model) read(t *store.Transition) error {
 			return fmt.Errorf("I12: request %s took effect twice", id)
 		}
 	}
+	m.byPerson = x.GetTrigger() == historyv1.Trigger_TRIGGER_OPERATOR
 	m.settled, m.left, m.trigger = nil, nil, x.GetTrigger()
 	last := int32(0)
 	acted := false
@@ -393,7 +437,7 @@ func (m *model) read(t *store.Transition) error {
 		} else {
 			last = 0
 		}
-		acted = acted || f.GetOperatorActed() != nil
+		acted = acted || f.GetOperatorActed() != nil || f.GetPaused() != nil || f.GetResumed() != nil
 		if err := m.fact(f, x.GetAtUs(), &x); err != nil {
 			return fmt.Errorf("transition %d, fact %d (%T): %w", t.N, i+1, f.GetKind(), err)
 		}
@@ -440,7 +484,14 @@ func (m *model) whole(t *store.Transition) error {
 	if m.end != 0 {
 		return nil
 	}
-	if m.blocked() {
+	if status == store.Running && !m.paused {
+		for name := range m.waitsAt {
+			if want := m.places[name].signal; want != "" && slices.ContainsFunc(m.signals, func(x signal) bool { return x.name == want }) {
+				return fmt.Errorf("%s waits for a signal that lies there", name)
+			}
+		}
+	}
+	if m.blocked() || m.paused {
 		return nil
 	}
 	for _, s := range m.stepsOf {
@@ -448,6 +499,11 @@ func (m *model) whole(t *store.Transition) error {
 			if c.phase == out || c.phase == waiting {
 				return nil
 			}
+		}
+	}
+	for _, due := range m.waitsAt {
+		if due != 0 || m.deadline != 0 {
+			return nil
 		}
 	}
 	return fmt.Errorf("I1: nothing will wake the saga any more")
@@ -496,8 +552,115 @@ func (m *model) fact(fact *historyv1.Fact, now int64, t *historyv1.Transition) e
 		if m.backward {
 			return fmt.Errorf("I8: a branch is taken while the saga unwinds")
 		}
-		if !m.places[f.BranchTaken.GetName()] {
+		if m.places[f.BranchTaken.GetName()] == nil {
 			return fmt.Errorf("there is no branch %q", f.BranchTaken.GetName())
+		}
+
+	case *historyv1.Fact_CaseTaken:
+		e := f.CaseTaken
+		x := m.places[e.GetName()]
+		switch {
+		case x == nil || !x.isSwitch || e.GetIndex() < -1 || e.GetIndex() >= x.cases:
+			return fmt.Errorf("there is no case %d of %q", e.GetIndex(), e.GetName())
+		case m.backward:
+			return fmt.Errorf("I8: a case is taken while the saga unwinds")
+		}
+
+	case *historyv1.Fact_TimerStarted:
+		e := f.TimerStarted
+		if err := m.begins(e.GetName(), true); err != nil {
+			return err
+		}
+		if d := m.places[e.GetName()].lasts; d != 0 && e.GetAtUs() != now+d.Microseconds() {
+			return fmt.Errorf("I13: a sleep of %v ends in %d us", d, e.GetAtUs()-now)
+		}
+		m.waitsAt[e.GetName()] = e.GetAtUs()
+
+	case *historyv1.Fact_TimerFired:
+		due, ok := m.waitsAt[f.TimerFired.GetName()]
+		if !ok || now < due && !m.byPerson {
+			return fmt.Errorf("I13: a sleep ends %d us early (waits: %v)", due-now, ok)
+		}
+		m.lag(now, due)
+		delete(m.waitsAt, f.TimerFired.GetName())
+		m.sometimes("a sleep ends")
+
+	case *historyv1.Fact_WaitStarted:
+		e := f.WaitStarted
+		if err := m.begins(e.GetName(), false); err != nil {
+			return err
+		}
+		want := int64(0)
+		if d := m.places[e.GetName()].lasts; d != 0 {
+			want = now + d.Microseconds()
+		}
+		if e.GetDeadlineUs() != want {
+			return fmt.Errorf("I13: a wait ends at %d, want %d", e.GetDeadlineUs(), want)
+		}
+		m.waitsAt[e.GetName()] = want
+
+	case *historyv1.Fact_SignalReceived:
+		x := signal{f.SignalReceived.GetSignal(), f.SignalReceived.GetKey()}
+		if m.signalled[x] {
+			return fmt.Errorf("the same signal comes twice")
+		}
+		if m.backward {
+			return fmt.Errorf("a signal is taken in while the saga unwinds")
+		}
+		m.signalled[x] = true
+		m.signals = append(m.signals, x)
+
+	case *historyv1.Fact_SignalConsumed:
+		e := f.SignalConsumed
+		if _, ok := m.waitsAt[e.GetName()]; !ok && !m.byPerson {
+			return fmt.Errorf("nothing waits at %s", e.GetName())
+		}
+		delete(m.waitsAt, e.GetName())
+		if e.GetSignal() == "" {
+			if !m.byPerson {
+				return fmt.Errorf("nobody gave the answer")
+			}
+			m.sometimes("a person answers what a saga asks")
+			break
+		}
+		at := slices.IndexFunc(m.signals, func(x signal) bool { return x.name == e.GetSignal() })
+		if at < 0 || m.signals[at].key != e.GetKey() || m.places[e.GetName()].signal != e.GetSignal() {
+			return fmt.Errorf("%s takes signal %s %s, which isn't the oldest", e.GetName(), e.GetSignal(), e.GetKey())
+		}
+		m.signals = slices.Delete(m.signals, at, at+1)
+		if t.GetTrigger() == historyv1.Trigger_TRIGGER_SIGNAL {
+			m.sometimes("a signal is awaited")
+		} else {
+			m.sometimes("a signal came before it was awaited")
+		}
+
+	case *historyv1.Fact_WaitExpired:
+		due, ok := m.waitsAt[f.WaitExpired.GetName()]
+		if !ok || due == 0 || now < due {
+			return fmt.Errorf("I13: a wait is over %d us early (waits: %v)", due-now, ok)
+		}
+		m.lag(now, due)
+		delete(m.waitsAt, f.WaitExpired.GetName())
+		if m.places[f.WaitExpired.GetName()].otherwise {
+			m.sometimes("a wait's time is up, and the saga goes another way")
+		} else {
+			m.sometimes("a wait's time is up, and the saga turns back")
+		}
+
+	case *historyv1.Fact_Paused:
+		if m.paused || f.Paused.GetActor() == "" || f.Paused.GetReason() == "" {
+			return fmt.Errorf("I12: a pause; paused before: %v", m.paused)
+		}
+		m.paused, m.everPaused = true, true
+		m.sometimes("a saga is paused")
+
+	case *historyv1.Fact_Resumed:
+		if !m.paused || f.Resumed.GetActor() == "" {
+			return fmt.Errorf("I12: it is resumed; paused before: %v", m.paused)
+		}
+		m.paused = false
+		if m.backward {
+			m.sometimes("an unwinding saga is resumed")
 		}
 
 	case *historyv1.Fact_CancelRequested:
@@ -540,6 +703,10 @@ func (m *model) fact(fact *historyv1.Fact, now int64, t *historyv1.Transition) e
 		case historyv1.CauseKind_CAUSE_KIND_EXPRESSION:
 			m.sometimes("an expression fails and turns the saga back")
 		}
+		if len(m.waitsAt) > 0 {
+			m.sometimes("a saga turns back while it sleeps or waits")
+		}
+		clear(m.waitsAt)
 		outs := 0
 		for _, s := range m.stepsOf {
 			if s.do.phase == out {
@@ -636,6 +803,9 @@ func (m *model) fact(fact *historyv1.Fact, now int64, t *historyv1.Transition) e
 				return fmt.Errorf("I11: it completes and %s is %q", s.def.GetName(), s.do.phase)
 			}
 		}
+		if len(m.waitsAt) > 0 || m.paused {
+			return fmt.Errorf("I11: it completes and waits at %v, paused %v", m.waitsAt, m.paused)
+		}
 		m.end = store.Completed
 
 	case *historyv1.Fact_Compensated:
@@ -675,7 +845,42 @@ func (m *model) item(number int32) (*modelItem, error) {
 	return &m.items[number-1], nil
 }
 
-func (m *model) lag(now, due int64) { m.lagMax = max(m.lagMax, now-due) }
+// begins says whether a sleep or a wait may begin.
+func (m *model) begins(name string, sleeps bool) error {
+	x := m.places[name]
+	_, waits := m.waitsAt[name]
+	switch st := m.statusNow(); {
+	case x == nil || !x.waits || x.sleeps != sleeps:
+		return fmt.Errorf("there is no such place as %q", name)
+	case waits:
+		return fmt.Errorf("%s begins twice", name)
+	case st != store.Running || m.paused:
+		return fmt.Errorf("I8: %s begins while the saga is %d, paused %v", name, st, m.paused)
+	}
+	return m.free(name)
+}
+
+// free says whether all that comes before a place is done.
+func (m *model) free(name string) error {
+	for _, other := range m.order {
+		if o := m.stepsOf[other]; m.before[[2]string{other, name}] && o.do.phase != idle && o.do.phase != fine {
+			return fmt.Errorf("%s comes before it and is %q", other, o.do.phase)
+		}
+	}
+	for other := range m.waitsAt {
+		if m.before[[2]string{other, name}] {
+			return fmt.Errorf("%s comes before it and isn't over", other)
+		}
+	}
+	return nil
+}
+
+func (m *model) lag(now, due int64) {
+	if m.everPaused {
+		return
+	}
+	m.lagMax = max(m.lagMax, now-due)
+}
 
 // answered notes a result that is kept. A repeat of one isn't news.
 func (m *model) answered(c *historyv1.Call, generation, attempt int32, digest []byte) error {
@@ -724,7 +929,7 @@ func (m *model) retry(e *historyv1.RetryPlanned, now int64) error {
 		return fmt.Errorf("I8: an action is planned while the saga unwinds")
 	case e.GetAttempt() != c.attempt+1:
 		return fmt.Errorf("I15: attempt %d is planned after %d", e.GetAttempt(), c.attempt)
-	case e.GetAtUs() < now+10_000:
+	case e.GetAtUs() < now+10_000 && !(m.paused && m.byPerson):
 		return fmt.Errorf("I15: a retry within %d us", e.GetAtUs()-now)
 	case e.GetAtUs()-now > max(delayMax(p, c.budget), retryAfterMax.Microseconds()):
 		return fmt.Errorf("I15: a retry after %v", time.Duration(e.GetAtUs()-now)*time.Microsecond)
@@ -831,7 +1036,7 @@ func (m *model) settle(e *historyv1.SettledByHand) error {
 	m.byHand++
 	m.settled = append(m.settled, e)
 	if s := e.GetCall().GetStep(); m.stepsOf[s] == nil {
-		if !m.places[s] && s != "return" {
+		if m.places[s] == nil && s != "return" {
 			return fmt.Errorf("there is no step %q", s)
 		}
 		m.sometimes("a person decides a branch or an output")
@@ -927,11 +1132,12 @@ func (m *model) scheduled(e *historyv1.AttemptScheduled, now int64, t *historyv1
 			return fmt.Errorf("start number %d follows %d", n, m.startNo)
 		}
 		m.startNo, s.startNo = n, n
-		for _, other := range m.order {
-			if o := m.stepsOf[other]; m.before[[2]string{other, name}] && o.do.phase != idle && o.do.phase != fine {
-				return fmt.Errorf("%s comes before it and is %q", other, o.do.phase)
-			}
+		if err := m.free(name); err != nil {
+			return err
 		}
+	}
+	if m.paused && !(dir == undo && e.GetGeneration() > 1 && first) {
+		return fmt.Errorf("an attempt is scheduled while the saga is paused")
 	}
 	if dir == undo {
 		if err := m.undoScheduled(s, e, first); err != nil {
@@ -1029,7 +1235,7 @@ func (m *model) ended(e *historyv1.AttemptEnded, now int64) error {
 	}
 	if e.GetDigest() == nil {
 		m.lag(now, c.due)
-		if key := (attemptKey{e.GetCall().GetStep(), e.GetCall().GetDirection(), e.GetGeneration(), e.GetAttempt()}); !m.published[publication{key, m.owner}] {
+		if key := (attemptKey{e.GetCall().GetStep(), e.GetCall().GetDirection(), e.GetGeneration(), e.GetAttempt()}); !m.published[publication{key, m.owner}] && !m.everPaused {
 			return fmt.Errorf("rule 4: an attempt timed out that its owner never sent")
 		}
 	} else {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sagad/sagad/engine"
 	historyv1 "github.com/sagad/sagad/proto/gen/sagad/history/v1"
@@ -454,7 +456,9 @@ func (s *sim) read(b *store.Batch) {
 		err := m.read(t)
 		s.note("transition", m.id, t.N)
 		if err != nil {
-			s.fail("saga %s (run %s): %v", m.id, m.run, err)
+			var x historyv1.Transition
+			_ = proto.Unmarshal(t.Facts, &x) // what can be read of it
+			s.fail("saga %s (run %s): %v\nthe facts: %v", m.id, m.run, err, prototext.Format(&x))
 		}
 		if s.quiet() && m.lagMax > 2_000_000 {
 			s.fail("I13: saga %s: a timer is %v late and nothing is to blame", m.id, time.Duration(m.lagMax)*time.Microsecond)
@@ -500,7 +504,7 @@ func (s *sim) newModel(shard int, t *store.Transition) *model {
 	}
 	m := &model{
 		plan: p, sometimes: s.sometimes, namespace: namespace, id: id, run: t.Run, shard: shard, version: t.Saga.Version, stepsOf: map[string]*modelStep{},
-		answers: map[attemptKey][][]byte{}, requests: map[string]int{}, published: map[publication]bool{}, acting: s.acting,
+		answers: map[attemptKey][][]byte{}, requests: map[string]int{}, waitsAt: map[string]int64{}, signalled: map[signal]bool{}, published: map[publication]bool{}, acting: s.acting,
 	}
 	for _, name := range p.order {
 		m.stepsOf[name] = &modelStep{def: p.steps[name], sent: map[int32]*modelSent{}}
@@ -719,8 +723,9 @@ func (p *process) Healthy() bool { return !p.dead && p.s.busDown < p.s.now }
 type listener struct{ s *sim }
 
 var heard = map[string]string{
-	"shard is given up: its lease couldn't be renewed in time":                                "a node gives its shard up by itself",
-	"the outcome of a commit stays unknown; the shard is given up, its next owner settles it": "a shard is given up over an unknown commit",
+	"shard is given up: its lease couldn't be renewed in time":                                                                 "a node gives its shard up by itself",
+	"the outcome of a commit stays unknown; the shard is given up, its next owner settles it":                                  "a shard is given up over an unknown commit",
+	"the database refuses a batch whose outcome wasn't known before; the shard is given up, its next owner's epoch settles it": "a batch is refused after its outcome wasn't known",
 	"shard is lost":        "a lease is found to be another's",
 	"shard is handed over": "a shard is handed over",
 	"taking back the leases of this node's last run": "a restarted node takes its leases back",

@@ -23,6 +23,7 @@ type settings struct {
 	replyLost, wrongNode, staleNode, forged  int
 	repeats, otherContent, cancels           int
 	personErrs, looks, versions              int
+	signals, pauses                          int
 
 	// injected are weights of what befalls nodes and the bus, every so often.
 	injected []int
@@ -126,6 +127,8 @@ func drawSettings(c *chance) settings {
 	some(&s.cancels, 400)
 	some(&s.personErrs, 300)
 	some(&s.looks, 500)
+	some(&s.signals, 900)
+	some(&s.pauses, 200)
 	some(&s.versions, 4)
 	s.injected = make([]int, injectKinds)
 	for i := range s.injected {
