@@ -205,6 +205,11 @@ type toParent struct {
 
 func (t *toParent) answer(_ int, a answer) {
 	if a.err != nil {
+		if gone, deleted := errors.AsType[*store.DeletedError](a.err); deleted {
+			// Its version was deleted at the same moment. It is asked again, and looked up anew then.
+			t.e.definitions.forget(gone.Namespace, gone.Name, gone.Version)
+			return
+		}
 		t.refused(a.err)
 		return
 	}

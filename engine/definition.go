@@ -158,6 +158,11 @@ func (e *Engine) Register(ctx context.Context, namespace string, def *sagadv1.De
 	if _, problems := e.definitions.compile(def); len(problems) > 0 {
 		return store.Definition{}, false, &ProblemsError{Problems: problems}
 	}
+	if problems, err := e.checkChildren(ctx, namespace, def); err != nil {
+		return store.Definition{}, false, err
+	} else if len(problems) > 0 {
+		return store.Definition{}, false, &ProblemsError{Problems: problems}
+	}
 	hash, err := statemachine.Hash(def)
 	if err != nil {
 		return store.Definition{}, false, &InvalidError{Field: "definition", Message: err.Error()}

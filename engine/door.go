@@ -730,6 +730,9 @@ func (d *door) refused(b *batch, cause error) {
 	for i := range b.decisions {
 		b.decisions[i].saga.next = nil
 	}
+	if gone, deleted := errors.AsType[*store.DeletedError](cause); deleted && d.refusedDeleted(b, gone) {
+		return
+	}
 	if again := d.notFresh(b); again != nil {
 		d.requeue(again)
 		return
@@ -745,11 +748,6 @@ func (d *door) refused(b *batch, cause error) {
 				// A start: there is nothing to put aside. Its row may be there already; the next start will see it.
 				delete(d.sagas, g.key)
 				d.answer(x.event, answer{err: fmt.Errorf("saga %q can't be written: %w", g.key.id, cause)})
-				continue
-			}
-			if _, deleted := errors.AsType[*store.DeletedError](cause); deleted {
-				// It was to move to a version that was deleted at the same moment. It stays where it is.
-				d.answer(x.event, answer{err: cause})
 				continue
 			}
 			d.quarantine(g, fmt.Errorf("the database refuses its next transition: %w", cause), "")
@@ -775,6 +773,34 @@ func (d *door) refused(b *batch, cause error) {
 	}
 	d.requeue(again)
 	d.single += len(again)
+}
+
+// refusedDeleted takes back a batch in which sagas were to begin under a version that was deleted meanwhile, or to move to it: these
+// are refused, and stay as they were; all others are decided again. It says whether there were any.
+func (d *door) refusedDeleted(b *batch, gone *store.DeletedError) (found bool) {
+	again := make([]*event, 0, len(b.decisions))
+	for i := range b.decisions {
+		x := &b.decisions[i]
+		if x.saga.state == nil {
+			delete(d.sagas, x.saga.key)
+		}
+		if x.begins(gone) {
+			found = true
+			d.answer(x.event, answer{err: gone})
+			continue
+		}
+		again = append(again, x.event)
+	}
+	if found {
+		d.requeue(again)
+	}
+	return found
+}
+
+// begins says that the decision lets a saga begin under the version, or move to it.
+func (x *decision) begins(v *store.DeletedError) bool {
+	return x.transition != nil && (x.before == nil || x.before.Version != x.after.Version) &&
+		x.after.Version == v.Version && x.after.Definition == v.Name && x.saga.key.namespace == v.Namespace
 }
 
 // notFresh takes back a batch with starts that were taken for new: perhaps one isn't. The starts are looked up now, and so

@@ -353,15 +353,19 @@ func (p *placement) reclaim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	old := map[store.Node][]int{}
+	var nodes []store.Node
+	shards := map[store.Node][]int{}
 	for _, l := range leases {
 		if l.Live && l.Node.Name == p.e.node.Name && l.Node.Boot != p.e.node.Boot {
-			old[l.Node] = append(old[l.Node], l.Shard)
+			if shards[l.Node] == nil {
+				nodes = append(nodes, l.Node)
+			}
+			shards[l.Node] = append(shards[l.Node], l.Shard)
 		}
 	}
-	for node, shards := range old {
-		p.log.Info("taking back the leases of this node's last run", "shards", len(shards))
-		if err := p.st.Release(ctx, node, shards); err != nil {
+	for _, node := range nodes {
+		p.log.Info("taking back the leases of this node's last run", "shards", len(shards[node]))
+		if err := p.st.Release(ctx, node, shards[node]); err != nil {
 			return err
 		}
 	}

@@ -115,6 +115,10 @@ func (e *explorer) suspect(tr *trial) (step, mend string) {
 		suspects = undone
 	}
 	suspects = slices.Compact(slices.Sorted(slices.Values(suspects)))
+	if tr.sc.reversed && tr.sc.plain {
+		return tr.sc.step, "in the usual order it comes out right: branches of a parallel run, and are undone, in any order. No action or compensation may count on what another branch has done or undone (here " +
+			strings.Join(suspects, ", ") + ")"
+	}
 	if len(suspects) == 0 {
 		return "", "no step was undone, and something is there: look at what the handlers do before they answer"
 	}
@@ -158,7 +162,7 @@ func (e *explorer) unfinished(tr *trial, find func(group, mend, wrong string, ar
 // lastOwn is the last call that an item is about, if its answer was the handler's own and nothing was injected into it.
 func (s *Saga) lastOwn(it Item) *Call {
 	for i := len(s.Calls) - 1; i >= 0; i-- {
-		if c := &s.Calls[i]; c.where() == it.Step && c.Undo == it.Undo && !c.Probe {
+		if c := &s.Calls[i]; c.SagaID == s.ID && c.where() == it.Step && c.Undo == it.Undo && !c.Probe {
 			if c.Handled && c.fault == noFault && !c.disturbed && !c.late {
 				return c
 			}
@@ -198,7 +202,10 @@ func (e *explorer) answers(tr *trial, find func(group, mend, wrong string, args 
 			what = "the compensation"
 			undone[c.ActionKey] = true
 		}
-		kind := e.def.steps[c.Step].GetKind()
+		kind := sagadv1.Kind_KIND_UNSPECIFIED
+		if c.SagaID == s.ID {
+			kind = e.def.steps[c.Step].GetKind()
+		}
 		switch {
 		case c.Outcome == "failed" && c.Code == "PANIC" && c.Undo && !c.OutputKnown:
 			once("needs output "+c.where(), "the answer of the action can be lost, so u.Output can be nil: find what was done by u.ActionKey, under which the action must keep it, or by u.Checkpoint; if nothing was done, answer saga.NothingToUndo",
@@ -211,7 +218,7 @@ func (e *explorer) answers(tr *trial, find func(group, mend, wrong string, args 
 			once("retriable "+c.where(), "past the pivot there is no way back: answer with an error that is tried again, or check it before the pivot",
 				"step %s is retriable, and may not reject: it answers %s", c.where(), c.Code)
 		}
-		if c.Undo || c.disturbed || undone[c.IdempotencyKey] || kind == sagadv1.Kind_KIND_READ_ONLY || e.def.steps[c.Step] == nil {
+		if c.Undo || c.disturbed || undone[c.IdempotencyKey] || kind == sagadv1.Kind_KIND_READ_ONLY {
 			continue
 		}
 		before := first[c.IdempotencyKey]
@@ -250,10 +257,10 @@ func clip(b []byte) string {
 // mends say what to do if the check fails after an action was struck.
 var mends = map[kind]string{
 	errored:        "the next attempt is the same request: it must do the work once, and all of it",
-	erroredAfter:   "the next attempt is the same request: make the effect once per saga.IdempotencyKey(ctx), which never holds the attempt; and let the compensation undo a failed step too, by u.ActionKey. Package sdk/barrier does both",
-	unknownDone:    "the answer was lost, and the work done: a further attempt must not do it again (one effect per saga.IdempotencyKey(ctx), which never holds the attempt), and the compensation must undo it without the output, by u.ActionKey",
+	erroredAfter:   "the next attempt is the same request: make the effect once per saga.IdempotencyKey(ctx), which never holds the attempt; and let the compensation undo a failed step too, without the output: by u.ActionKey, or by what the action said with saga.Checkpoint before its effect. Package sdk/barrier does both",
+	unknownDone:    "the answer was lost, and the work done: a further attempt must not do it again (one effect per saga.IdempotencyKey(ctx), which never holds the attempt), and the compensation must undo it without the output: by u.ActionKey, or by what the action said with saga.Checkpoint before its effect",
 	unknownNotDone: "nothing was done: the compensation is called all the same, and must find that out by u.ActionKey, change nothing, and answer saga.NothingToUndo",
-	late:           "the work was done after its undo, or once more after another attempt had done it: the compensation must leave a mark under u.ActionKey (a tombstone) that the action looks for, in one transaction with its effect. Package sdk/barrier does it",
+	late:           "the work was done after its undo, or once more after another attempt had done it: the compensation must leave a mark under u.ActionKey (a tombstone) that the action looks for, in one transaction with its effect; and so must a probe that answers that the action did not happen. Package sdk/barrier does it",
 	lateAnswer:     "the work was done in time, and only its answer was late: the compensation must undo it without the output, by u.ActionKey",
 	duplicate:      "the same request came twice: make the effect once per saga.IdempotencyKey(ctx), and give the repeat the same answer",
 	atOnce:         "the same request came twice at the same time: look for the key and make the effect in one transaction, or under one lock",

@@ -126,7 +126,7 @@ var outcomeWords = map[workerv1.Outcome]string{
 
 func (r *rig) callOf(t *workerv1.Task, injected kind) Call {
 	c := Call{
-		Step: t.Step, Item: t.Item, Activity: t.Activity, Undo: t.Direction == workerv1.Direction_DIRECTION_UNDO, Probe: t.Direction == workerv1.Direction_DIRECTION_PROBE,
+		Step: t.Step, Item: t.Item, Activity: t.Activity, SagaID: t.SagaId, Undo: t.Direction == workerv1.Direction_DIRECTION_UNDO, Probe: t.Direction == workerv1.Direction_DIRECTION_PROBE,
 		Generation: int(t.Generation), Attempt: int(t.Attempt), IdempotencyKey: t.IdempotencyKey, ActionKey: t.ActionKey, Input: t.Input,
 		OutputKnown: t.Undo.GetOutputKnown(), At: r.now.Sub(began), fault: injected,
 	}

@@ -434,6 +434,17 @@ func (r *rig) disturb(d *delivery) bool {
 	return false
 }
 
+// signal sends a signal to the saga.
+func (r *rig) signal(x signal) {
+	r.note("signal %s is sent", x.name)
+	r.node.Signal(namespace, r.o.id, statemachine.Signal{Name: x.name, Key: x.key, Payload: x.payload, Actor: "sagatest"}, func(_ bool, err error) {
+		if err != nil {
+			r.note("that is refused: %v", err)
+		}
+	})
+	r.commit()
+}
+
 func words(t *workerv1.Task) string {
 	s := t.Step
 	if t.Item != "" {
@@ -538,7 +549,7 @@ func (r *rig) deliver(d *delivery) {
 	}
 	var f *fault
 	for i := range r.o.faults {
-		if r.o.faults[i].hits(t) && !d.again {
+		if r.o.faults[i].hits(t) && !d.again && t.SagaId == r.o.id {
 			f = &r.o.faults[i]
 			r.struck[f.where()+" "+f.name()]++
 			break

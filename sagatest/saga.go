@@ -87,11 +87,13 @@ type Item struct {
 // Call is one delivery of a task.
 type Call struct {
 	Step, Item, Activity string
-	Undo, Probe          bool
-	Generation, Attempt  int
-	IdempotencyKey       string
-	ActionKey            string
-	Input                json.RawMessage
+	// SagaID is the saga's own or, of its children, theirs.
+	SagaID              string
+	Undo, Probe         bool
+	Generation, Attempt int
+	IdempotencyKey      string
+	ActionKey           string
+	Input               json.RawMessage
 	// OutputKnown is whether a compensation was given the action's output.
 	OutputKnown bool
 	// At is the saga's time since its start.

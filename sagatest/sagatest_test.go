@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,7 +113,9 @@ func TestDay(t *testing.T) {
 	}
 	// The deadline passes in no time either.
 	s = sagatest.Run(t, def, none{}, func(w *worker.Worker) {
-		worker.ReadOnly(w, ask, func(context.Context, none) (none, error) { return none{}, saga.RetryAfter(700*time.Hour, errors.New("never")) })
+		worker.ReadOnly(w, ask, func(context.Context, none) (none, error) {
+			return none{}, saga.RetryAfter(700*time.Hour, errors.New("never"))
+		})
 	})
 	if s.Status != sagatest.Compensated || s.Cause.Code != "DEADLINE" || s.Took < 2000*time.Hour || s.Took > 2001*time.Hour {
 		t.Errorf("%s after %v", s.Status, s.Took)
@@ -200,7 +203,10 @@ func TestWorldIsCleanedUp(t *testing.T) {
 // TestOnly: a run that was found is made again by its name.
 func TestOnly(t *testing.T) {
 	made := 0
-	world := func(t testing.TB) (func(*worker.Worker), func(testing.TB, *sagatest.Saga)) { made++; return orderWorld("no tombstone")(t) }
+	world := func(t testing.TB) (func(*worker.Worker), func(testing.TB, *sagatest.Saga)) {
+		made++
+		return orderWorld("no tombstone")(t)
+	}
 	rec := sagatest.Record(t, func(t testing.TB) {
 		sagatest.Unwind(t, placeOrder, oneOrder, world, sagatest.Only("reserve/late/always"))
 	})
@@ -209,11 +215,8 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// TestFast: a saga of ten steps is unwound in every way in less than two seconds.
+// TestFast: a saga of ten steps is unwound in every way in less than two seconds of CPU time.
 func TestFast(t *testing.T) {
-	if raceEnabled {
-		t.Log("the race detector is on: only whether it is right counts")
-	}
 	act := saga.Compensatable[none, refOut]{Name: "act"}
 	var parts []saga.Part
 	for i := range 9 {
@@ -221,7 +224,14 @@ func TestFast(t *testing.T) {
 	}
 	parts = append(parts, saga.Pivot("pivot", saga.Activity[none, none]{Name: "pivot"}, saga.Value("{}")))
 	def := saga.Define[none, any]("ten-steps", parts...)
-	began := time.Now()
+	cpu := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	began, busy := time.Now(), cpu()
 	made := 0
 	sagatest.Unwind(t, def, none{}, func(testing.TB) (func(*worker.Worker), func(testing.TB, *sagatest.Saga)) {
 		made++
@@ -237,10 +247,11 @@ func TestFast(t *testing.T) {
 			worker.Activity(w, saga.Activity[none, none]{Name: "pivot"}, func(context.Context, none) (none, error) { return none{}, nil })
 		}, b.keep(nil, map[string]int{"acts": 9})
 	})
-	took := time.Since(began)
-	t.Logf("%d runs in %v", made, took)
-	if took > 2*time.Second && !raceEnabled || made < 300 {
-		t.Errorf("%d runs in %v", made, took)
+	// The process's own time counts: the machine may have other things to do.
+	used := cpu() - busy
+	t.Logf("%d runs in %v, of which %v CPU time", made, time.Since(began), used)
+	if used > 2*time.Second && !raceEnabled || made < 300 {
+		t.Errorf("%d runs in %v of CPU time", made, used)
 	}
 }
 

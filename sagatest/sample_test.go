@@ -26,7 +26,9 @@ type books struct {
 }
 
 func newBooks(numbers map[string]int) *books {
-	return &books{numbers: maps.Clone(numbers), answers: map[string]json.RawMessage{}, undone: map[string]bool{}}
+	own := map[string]int{}
+	maps.Copy(own, numbers)
+	return &books{numbers: own, answers: map[string]json.RawMessage{}, undone: map[string]bool{}}
 }
 
 // tx is a transaction: all of f or, after an error, nothing.
@@ -521,6 +523,101 @@ func bookingWorld(bug string) sagatest.World {
 	}
 }
 
+// moving changes an address, which needs the old one to be undone, and tells the authorities, who can be asked.
+type movingIn struct {
+	Person string `json:"person"`
+	Street int    `json:"street"`
+}
+
+type moved struct {
+	Old int `json:"old"`
+}
+
+var (
+	setAddress = saga.Compensatable[movingIn, moved]{Name: "address.set"}
+	tellState  = saga.Activity[movingIn, none]{Name: "state.tell", Probe: true}
+
+	move = saga.Define[movingIn, any]("sample-moving",
+		saga.Do("address", setAddress, saga.Value("input")),
+		saga.Pivot("tell", tellState, saga.Value("input")))
+)
+
+func movingWorld(bug string) sagatest.World {
+	return func(testing.TB) (func(*worker.Worker), func(testing.TB, *sagatest.Saga)) {
+		before := map[string]int{"ann": 7}
+		b := newBooks(before)
+		set := func(ctx context.Context, in movingIn) (moved, error) {
+			key := saga.IdempotencyKey(ctx)
+			var was moved
+			var done bool
+			err := b.tx(ctx, func() error {
+				was.Old = b.numbers[in.Person]
+				if doc, ok := b.answers[key]; ok {
+					done = true
+					return json.Unmarshal(doc, &was)
+				}
+				return nil
+			})
+			if err != nil || done {
+				return was, err
+			}
+			if bug != "checkpoint forgotten" {
+				if err := saga.Checkpoint(ctx, was); err != nil {
+					return was, err
+				}
+			}
+			// The address service keeps no notes of what was.
+			return was, b.tx(ctx, func() error {
+				if b.undone[key] {
+					return saga.Reject("UNDONE", "its undo came first")
+				}
+				b.numbers[in.Person], b.answers[key] = in.Street, fmt.Appendf(nil, `{"old":%d}`, was.Old)
+				return nil
+			})
+		}
+		reset := func(ctx context.Context, u saga.Undo[movingIn, moved]) error {
+			was := moved{-1}
+			if u.Output != nil {
+				was = *u.Output
+			} else if _, err := u.Checkpoint.Decode(&was); err != nil {
+				return err
+			}
+			return b.tx(ctx, func() error {
+				if !b.undone[u.ActionKey] && b.numbers[u.Input.Person] == u.Input.Street && was.Old >= 0 {
+					b.numbers[u.Input.Person] = was.Old
+				}
+				b.undone[u.ActionKey] = true
+				return nil
+			})
+		}
+		tell := func(ctx context.Context, in movingIn) (none, error) {
+			return once(ctx, b, saga.IdempotencyKey(ctx), func() (none, error) { b.numbers["told"]++; return none{}, nil })
+		}
+		told := func(ctx context.Context, in movingIn) (found saga.ProbeAnswer[none], err error) {
+			err = b.tx(ctx, func() error {
+				if b.answers[saga.ActionKey(ctx)] != nil {
+					found = saga.Happened(none{})
+					return nil
+				}
+				if bug != "probe doesn't hold its word" {
+					b.undone[saga.ActionKey(ctx)] = true
+				}
+				found = saga.DidNotHappen[none]()
+				return nil
+			})
+			return found, err
+		}
+		return func(w *worker.Worker) {
+			worker.Compensatable(w, setAddress, set, reset)
+			worker.Activity(w, tellState, tell, worker.Probe(told))
+		}, b.keep(before, map[string]int{"ann": 9, "told": 1})
+	}
+}
+
+func unwindMoving(t testing.TB, bug string) {
+	sagatest.Unwind(t, move, movingIn{"ann", 9}, movingWorld(bug))
+}
+
 // sample is a saga with a bug that can be switched on.
 type sample struct {
 	bug string
@@ -572,8 +669,10 @@ var samples = []sample{
 	{bug: "input swapped", run: unwindTransfer, finds: "look at the compensation of withdraw", in: "deposit/rejected"},
 	{bug: "error swallowed", run: unwindOrder(oneOrder), finds: "never answer with success after an error", in: "reserve/interrupted-"},
 	{bug: "attempt number read", run: unwindOrder(oneOrder), finds: "tea is 5, want 3", in: "reserve/"},
-	{bug: "undo order assumed", run: unwindTrip, finds: "hotel is 8, want 9", in: "reversed/car/rejected"},
+	{bug: "undo order assumed", run: unwindTrip, finds: "No action or compensation may count on what another branch has done or undone", in: "reversed/car/rejected"},
 	{bug: "branches share a key", run: unwindTrip, finds: "handlers that share a key", in: "undisturbed"},
+	{bug: "checkpoint forgotten", run: unwindMoving, finds: "ann is 9, want 7", in: "address/"},
+	{bug: "probe doesn't hold its word", run: unwindMoving, finds: "and so must a probe", in: "tell/late/always"},
 	{bug: "retriable rejects", run: repeatOrder, finds: "step mail is retriable, and may not reject", in: "duplicate/always"},
 	{bug: "mail sent twice", run: unwindOrder(oneOrder), finds: "mails is 2, want 1", in: "mail/error-after"},
 	{bug: "output too large", run: unwindOrder(oneOrder), finds: "RESULT_NOT_STORABLE", in: "undisturbed"},

@@ -60,6 +60,8 @@ type scenario struct {
 	stuck bool
 	// plain: nothing is done but that a step says no.
 	plain bool
+	// reversed: what is there at the same time comes in the opposite order.
+	reversed bool
 }
 
 // explorer runs scenarios.
@@ -184,7 +186,7 @@ func (e *explorer) targets() (all []target) {
 	items := map[string][]string{}
 	for i := range e.base.Calls {
 		c := &e.base.Calls[i]
-		if e.def.steps[c.Step] == nil || c.Undo || c.Probe || slices.Contains(order, place{c.Step, c.Item}) {
+		if c.SagaID != e.base.ID || e.def.steps[c.Step] == nil || c.Undo || c.Probe || slices.Contains(order, place{c.Step, c.Item}) {
 			continue
 		}
 		order = append(order, place{c.Step, c.Item})
@@ -227,26 +229,36 @@ func (e *explorer) unwind() {
 		}
 	}
 	e.all(plain)
+	both := e.parallel()
+	if both && len(e.findings) == 0 {
+		e.all(reversed(plain))
+	}
 	if len(e.findings) > 0 {
 		return
 	}
 	rest := e.rest(targets)
 	e.all(rest)
-	if e.parallel() {
-		for _, sc := range append(plain, rest...) {
-			sc := *sc
-			set := sc.set
-			sc.name = "reversed/" + sc.name
-			sc.words += ", and what is there at the same time comes in the opposite order"
-			sc.set = func(o *options) {
-				if set != nil {
-					set(o)
-				}
-				o.reversed = !o.reversed
-			}
-			e.all([]*scenario{&sc})
-		}
+	if both {
+		e.all(reversed(rest))
 	}
+}
+
+// reversed are the same scenarios in the opposite order of what is there at the same time.
+func reversed(scs []*scenario) (all []*scenario) {
+	for _, sc := range scs {
+		set := sc.set
+		x := *sc
+		x.name, x.reversed = "reversed/"+sc.name, true
+		x.words += "; and what is there at the same time comes in the opposite order"
+		x.set = func(o *options) {
+			if set != nil {
+				set(o)
+			}
+			o.reversed = !o.reversed
+		}
+		all = append(all, &x)
+	}
+	return all
 }
 
 // parallel says whether something can happen at the same time.
@@ -304,6 +316,12 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 		if x.failable && x.kind == sagadv1.Kind_KIND_COMPENSATABLE {
 			for _, o := range always {
 				one(o.Always(), false)
+			}
+		}
+		if x.kind == sagadv1.Kind_KIND_PIVOT {
+			// A person is asked, or the probe: whatever it says must be so.
+			for _, o := range []Outcome{UnknownDone(), UnknownNotDone(), LateAnswer(), Late(), Late().AtEnd()} {
+				one(o.Always(), true)
 			}
 		}
 		if x.failable {

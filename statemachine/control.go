@@ -208,6 +208,9 @@ func (m *Machine) Child(s *State, c Call) (_ ChildStart, ok bool) {
 	return ChildStart{Definition: m.steps[i].activity, Version: m.steps[i].childVersion, Input: st.Do.Input, Generation: max(st.Do.Generation, 1)}, true
 }
 
+// HasPivot says that a saga of the definition may pass a point of no return.
+func (m *Machine) HasPivot() bool { return len(m.pivots) > 0 }
+
 // HasChildren says that some step runs another saga.
 func (m *Machine) HasChildren() bool { return m.children }
 

@@ -50,7 +50,9 @@ type sentAttempt struct {
 	generation, attempt int32
 }
 
-func effectKey(c Call, generation int32) string { return fmt.Sprintf("%s@%s/%d", c.Step, c.Item, generation) }
+func effectKey(c Call, generation int32) string {
+	return fmt.Sprintf("%s@%s/%d", c.Step, c.Item, generation)
+}
 
 // TestFlowEvents lets anything happen to sagas with blocks: whatever happens, the fold is what was decided on, something is awaited or
 // somebody is asked, and in the end the world is as the saga says.

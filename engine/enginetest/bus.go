@@ -22,9 +22,13 @@ type Bus struct {
 	serving map[int]*server
 	handler Handler
 	// Filter drops tasks for which it says no, as a broker that loses them.
-	filter  func(*workerv1.Task) bool
-	tasks   []*workerv1.Task
-	stops   []*workerv1.Stop
+	filter func(*workerv1.Task) bool
+	tasks  []*workerv1.Task
+	stops  []*workerv1.Stop
+	// notes are who takes a shard's notes; lose drops the nth note, counted from 1.
+	notes   map[int]*func([]byte)
+	lose    func(n int) bool
+	noted   int
 	ids     map[string]int
 	closed  chan struct{}
 	workers sync.WaitGroup
@@ -36,7 +40,7 @@ type server struct {
 
 // NewBus makes a bus. Without a handler tasks wait to be taken.
 func NewBus(handler Handler) *Bus {
-	return &Bus{serving: map[int]*server{}, ids: map[string]int{}, handler: handler, closed: make(chan struct{})}
+	return &Bus{serving: map[int]*server{}, notes: map[int]*func([]byte){}, ids: map[string]int{}, handler: handler, closed: make(chan struct{})}
 }
 
 // Filter sets which tasks arrive.
@@ -131,6 +135,45 @@ func (b *Bus) Serve(shard int, handle func(*workerv1.ResultPack, func(*workerv1.
 
 // Listening: somebody always is, if there is a handler.
 func (b *Bus) Listening(string, string, workerv1.Direction) bool { return b.handler != nil }
+
+// LoseNotes sets which notes between sagas are lost: the nth, counted from 1.
+func (b *Bus) LoseNotes(lose func(n int) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lose = lose
+}
+
+// Tell carries a note to the engine that takes the shard's.
+func (b *Bus) Tell(shard int, sealed []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noted++
+	if handle := b.notes[shard]; handle != nil && (b.lose == nil || !b.lose(b.noted)) {
+		b.workers.Go(func() { (*handle)(sealed) })
+	}
+}
+
+// Noted counts the notes that went over the bus.
+func (b *Bus) Noted() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.noted
+}
+
+// ServeNotes lets an engine take a shard's notes. The last one to serve gets them.
+func (b *Bus) ServeNotes(shard int, handle func([]byte)) (func(), error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := &handle
+	b.notes[shard] = h
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.notes[shard] == h {
+			delete(b.notes, shard)
+		}
+	}, nil
+}
 
 // Stop keeps the stops for [Bus.Stops].
 func (b *Bus) Stop(_, _ string, stops []*workerv1.Stop) {

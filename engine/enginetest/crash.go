@@ -113,6 +113,28 @@ func (p *Process) Serve(shard int, handle func(*workerv1.ResultPack, func(*worke
 	return stop, err
 }
 
+// Tell and ServeNotes let sagas on other nodes be told something.
+func (p *Process) Tell(shard int, sealed []byte) {
+	if !p.dead.Load() {
+		p.bus.Tell(shard, sealed)
+	}
+}
+
+func (p *Process) ServeNotes(shard int, handle func([]byte)) (func(), error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	stop, err := p.bus.ServeNotes(shard, func(sealed []byte) {
+		if !p.dead.Load() {
+			handle(sealed)
+		}
+	})
+	p.mu.Lock()
+	p.stops = append(p.stops, stop)
+	p.mu.Unlock()
+	return stop, err
+}
+
 func (p *Process) Listening(ns, activity string, dir workerv1.Direction) bool {
 	return p.bus.Listening(ns, activity, dir)
 }

@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"sdk/worker":        {"sdk/saga", "internal/wire", "internal/expr", "internal/retry", "proto/gen"},
 	"sdk/barrier":       {"sdk/saga", "internal/wire"},
 	"sdk/client":        {"sdk/saga", "internal/wire", "internal/retry", "proto/gen"},
+	"sagatest":          {"engine", "statemachine", "store", "sdk/saga", "sdk/worker", "proto/gen"},
 	"proto/gen":         {"proto/gen"},
 }
 
@@ -115,6 +116,8 @@ func TestImportsFall(t *testing.T) {
 				}
 			case within(own, "cmd") || within(own, "examples") || within(own, "bench"):
 				t.Errorf("%s imports %s: nothing imports a program", path, own)
+			case within(own, "sagatest") && !within(path, "sagatest"):
+				t.Errorf("%s imports %s: only tests do", path, own)
 			case layer != "" && !within(own, layer) && !slices.ContainsFunc(allowed[layer], func(a string) bool { return within(own, a) }):
 				t.Errorf("%s imports %s: %s may import only %v", path, own, layer, allowed[layer])
 			}

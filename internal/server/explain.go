@@ -15,10 +15,11 @@ import (
 
 // ExplainSaga implements the service.
 func (s *sagaService) ExplainSaga(ctx context.Context, req *sagadv1.ExplainSagaRequest) (*sagadv1.ExplainSagaResponse, error) {
-	row, state, machine, err := s.engine.Get(ctx, req.Namespace, req.Id)
+	_, state, machine, err := s.engine.Get(ctx, req.Namespace, req.Id)
 	var quarantined *engine.QuarantinedError
 	if errors.As(err, &quarantined) {
-		if row, err = s.row(ctx, s.key(req.Namespace, req.Id)); err != nil {
+		row, err := s.row(ctx, s.key(req.Namespace, req.Id))
+		if err != nil {
 			return nil, err
 		}
 		return explainQuarantined(row, quarantined), nil

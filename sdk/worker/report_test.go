@@ -505,7 +505,9 @@ func TestProbes(t *testing.T) {
 	r.until("acknowledgement of all", func() bool { return r.stored() == 0 && w.Stats().Held == 0 })
 	r.until("listening", func() bool { return r.bus.Listening("shop", "card.charge", probe) })
 
-	ask := worker.Probe(func(context.Context, numIn) (saga.ProbeAnswer[numOut], error) { return saga.DidNotHappen[numOut](), nil })
+	ask := worker.Probe(func(context.Context, numIn) (saga.ProbeAnswer[numOut], error) {
+		return saga.DidNotHappen[numOut](), nil
+	})
 	run := func(context.Context, numIn) (numOut, error) { return numOut{}, nil }
 	for name, register := range map[string]func(w *worker.Worker){
 		"none given":   func(w *worker.Worker) { worker.Activity(w, charge, run) },
