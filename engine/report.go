@@ -77,7 +77,7 @@ func (d *door) stop(g *saga, c statemachine.Call) {
 		return
 	}
 	d.out.stops = append(d.out.stops, stop{g.key.namespace, g.machine.Activity(c.Step), &workerv1.Stop{
-		IdempotencyKey: wire.IdempotencyKey(g.run.String(), c.Step, c.Item, workerv1.Direction(c.Dir), cs.Generation), Attempt: cs.Attempt,
+		IdempotencyKey: wire.IdempotencyKey(g.run.String(), g.state.KeyName(c), c.Item, workerv1.Direction(c.Dir), cs.Generation), Attempt: cs.Attempt,
 	}})
 }
 

@@ -216,10 +216,6 @@ func (e *explorer) unwind() {
 	if len(e.findings) > 0 {
 		return
 	}
-	if !tr.saga.Status.Terminal() && len(e.findings) == 0 {
-		e.fatal(fmt.Sprintf("the undisturbed saga is %s and waits for %s: give it with sagatest.Signal or sagatest.Answer\n%s", tr.saga.Status, tr.saga.WaitsFor, tr.saga))
-		return
-	}
 	targets := e.targets()
 	var plain []*scenario
 	for _, x := range targets {
@@ -290,7 +286,7 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 		}
 		// undone is the same, and then the saga turns back.
 		undone := func(o Outcome) {
-			one(o, x.kind == sagadv1.Kind_KIND_PIVOT || max(int(x.def.GetRetry().GetMaxAttempts()), 0) == 1)
+			one(o, x.kind == sagadv1.Kind_KIND_PIVOT || x.def.GetRetry().GetMaxAttempts() == 1)
 			if next := later(i, false); next != nil && x.failable {
 				add(scenario{
 					name: name + "/" + o.name() + "/then-undone", step: name, kind: o.kind, words: o.words() + "; later " + next.where() + " is rejected",
@@ -348,7 +344,7 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 		if last := later(i, true); last != nil {
 			triggers = append(triggers, trigger{"", last.where() + " is rejected", last.fault(Rejected("INJECTED"), false)})
 		}
-		single := max(int(x.def.GetCompensation().GetRetry().GetMaxAttempts()), 0) == 1
+		single := x.def.GetCompensation().GetRetry().GetMaxAttempts() == 1
 		for _, tg := range triggers {
 			undo := func(o Outcome, set func(*options), stuck bool, suffix, words string) {
 				add(scenario{

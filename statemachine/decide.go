@@ -652,7 +652,11 @@ func (d *decider) tryAgain(i int, call Call, attempt int32, e *historyv1.Error, 
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_CallGivenUp{CallGivenUp: &historyv1.CallGivenUp{Call: call.proto(), Reason: reason}}})
 	switch call.Dir {
 	case undo:
-		d.hold(call, historyv1.ItemKind_ITEM_KIND_COMPENSATION_EXHAUSTED, e)
+		kind := historyv1.ItemKind_ITEM_KIND_COMPENSATION_EXHAUSTED
+		if e.GetCode() == CodePoison {
+			kind = historyv1.ItemKind_ITEM_KIND_POISON
+		}
+		d.hold(call, kind, e)
 		d.progress()
 		return
 	case probe:

@@ -85,7 +85,7 @@ func (m *Machine) Explain(s *State, now Micros) Explanation {
 					if it := &s.Items[k]; it.Call == e.Call && it.Open() {
 						e.What = fmt.Sprint(it.Number)
 						e.Text = fmt.Sprintf("a person is asked in %s: %s", placeWords(e.Call), limitText(it.Error.GetMessage(), 256))
-						e.Help = fmt.Sprintf("sagad ops answer %s %d", id, it.Number)
+						e.Help = fmt.Sprintf("sagad ops answer %s %d JSON --reason TEXT", id, it.Number)
 					}
 				}
 			default:

@@ -62,6 +62,8 @@ const (
 const (
 	CodeTimeout       = "TIMEOUT"
 	CodeHeartbeat     = "HEARTBEAT_LOST"
+	// CodePoison is a worker's: the task killed its workers again and again, and isn't run any more.
+	CodePoison        = "POISON"
 	CodeSignalTimeout = "SIGNAL_TIMEOUT"
 	CodeLoopLimit     = "LOOP_LIMIT"
 	CodeElements      = "ELEMENTS_FAILED"

@@ -19,6 +19,7 @@ type opsCommand struct {
 	Retry    opsRetry    `cmd:"" help:"Try again."`
 	Resolve  opsResolve  `cmd:"" help:"State that it was undone by hand, or never happened."`
 	Complete opsComplete `cmd:"" help:"State that it was done by hand."`
+	Answer   opsAnswer   `cmd:"" help:"Answer what a saga asks."`
 	Abandon  opsAbandon  `cmd:"" help:"Give the saga up, leaving its effects behind."`
 	Ack      opsAck      `cmd:"" help:"Close an item that blocks nothing: seen."`
 }
@@ -118,7 +119,14 @@ func printItem(g *globals, res *sagadv1.GetItemResponse) error {
 	if call := callName(it); call != "" {
 		broke = call + ": " + broke
 	}
-	t.row("what broke", broke)
+	if it.Kind == historyv1.ItemKind_ITEM_KIND_APPROVAL {
+		t.row("asks", it.Error.GetMessage())
+		if it.FormSchema != "" {
+			t.row("form", payload(it.FormSchema, 4000))
+		}
+	} else {
+		t.row("what broke", broke)
+	}
 	state := word(it.Status, "ITEM_STATUS_")
 	if it.Blocking && it.Status != historyv1.ItemStatus_ITEM_STATUS_CLOSED {
 		state += ", the saga waits for it"
@@ -129,7 +137,7 @@ func printItem(g *globals, res *sagadv1.GetItemResponse) error {
 	}
 	t.row("since", fmt.Sprintf("%s (%s)", when(it.OpenedAt), ago(it.OpenedAt)))
 	t.row("attempts", number(it.Attempts))
-	if e := errorText(it.Error); e != "" {
+	if e := errorText(it.Error); e != "" && it.Kind != historyv1.ItemKind_ITEM_KIND_APPROVAL {
 		t.row("error", e)
 	}
 	if cause := causeText(res.Cause); cause != "" {
@@ -188,6 +196,8 @@ func exampleAct(it *sagadv1.OperationsItem, actions []*sagadv1.AllowedAction) st
 		command += " --evidence '...' --output '...'"
 	case "resolve":
 		command += " --evidence '...'"
+	case "answer":
+		command = fmt.Sprintf("sagad ops answer %s %d JSON --reason '...'", shellWord(it.SagaId), it.Number)
 	}
 	return command
 }
@@ -207,7 +217,11 @@ func printEffects(g *globals, effects []*sagadv1.Effect) error {
 		if e.ByHand {
 			state += ", by hand"
 		}
-		t.row("  "+e.Step, e.Activity, state, e.IdempotencyKey)
+		step := e.Step
+		if e.Item != "" {
+			step += "[" + e.Item + "]"
+		}
+		t.row("  "+step, e.Activity, state, e.IdempotencyKey)
 	}
 	return t.end()
 }
@@ -218,6 +232,7 @@ var verbs = map[historyv1.OperatorAction]string{
 	historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE:    "complete",
 	historyv1.OperatorAction_OPERATOR_ACTION_ABANDON:     "abandon",
 	historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE: "ack",
+	historyv1.OperatorAction_OPERATOR_ACTION_ANSWER:      "answer",
 }
 
 // actArgs are those of all acts.
@@ -229,10 +244,14 @@ type actArgs struct {
 }
 
 type (
-	opsRetry    struct{ actArgs }
-	opsAbandon  struct{ actArgs }
-	opsAck      struct{ actArgs }
-	opsResolve  struct{ actArgs }
+	opsRetry   struct{ actArgs }
+	opsAbandon struct{ actArgs }
+	opsAck     struct{ actArgs }
+	opsResolve struct{ actArgs }
+	opsAnswer  struct {
+		actArgs
+		Output string `arg:"" help:"The answer: JSON text, @FILE, or - for standard input. ops show prints the form that it must fit." placeholder:"JSON"`
+	}
 	opsComplete struct {
 		actArgs
 		Output string `help:"The step's output: JSON text, @FILE, or - for standard input." placeholder:"JSON"`
@@ -253,6 +272,14 @@ func (c *opsComplete) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return act(ctx, g, c.actArgs, historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE, output)
+}
+
+func (c *opsAnswer) Run(ctx context.Context, g *globals) error {
+	output, err := g.document("answer", c.Output)
+	if err != nil {
+		return err
+	}
+	return act(ctx, g, c.actArgs, historyv1.OperatorAction_OPERATOR_ACTION_ANSWER, output)
 }
 
 func (c *opsAbandon) Run(ctx context.Context, g *globals) error {

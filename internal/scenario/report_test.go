@@ -44,7 +44,7 @@ func registerFork(r *rig) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	if _, err := r.sagas.StartSaga(r.ctx(), &sagadv1.StartSagaRequest{Id: "f", Definition: "fork", Input: []byte("{}")}); err != nil {
+	if _, err := r.sagas.StartSaga(r.ctx(), &sagadv1.StartSagaRequest{Id: "f", Definition: "fork", Input: "{}"}); err != nil {
 		r.Fatal(err)
 	}
 }

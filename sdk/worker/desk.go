@@ -18,6 +18,8 @@ type desk struct {
 	mu      sync.Mutex
 	closing bool
 	running int
+	// alone is on trial: nothing else begins. nil: nothing is.
+	alone *job
 	// hands takes a job if a hand is free.
 	hands chan *job
 	// queue are jobs that wait for a free hand, from head on.
@@ -97,6 +99,10 @@ func (d *desk) room() int {
 	if d.closing {
 		return 0
 	}
+	if d.alone != nil {
+		d.starved = true
+		return 0
+	}
 	room := min(d.w.cfg.Concurrency-d.running-d.waiting(), unansweredMax-d.open)
 	if room <= 0 {
 		d.starved = true
@@ -150,7 +156,8 @@ func (d *desk) take(h *handler, x delivery, subject string, tasks []*workerv1.Ta
 		if deadline.After(m.until) {
 			m.until = deadline
 		}
-		if suspect && len(tasks) > 1 {
+		trial := suspect && x.n > 1 && x.n == d.w.cfg.MaxDeaths && !t.Claimed
+		if suspect && len(tasks) > 1 || trial && d.alone != nil {
 			back = append(back, outboundFor(d.w.handedBack(), t.Token, deadline))
 			continue
 		}
@@ -173,7 +180,9 @@ func (d *desk) take(h *handler, x delivery, subject string, tasks []*workerv1.Ta
 		j := &jobs[i]
 		*j = job{h: h, task: t, deadline: deadline, for_: where}
 		d.jobs[id] = j
-		if d.running < d.w.cfg.Concurrency {
+		if trial {
+			d.try(j)
+		} else if d.running < d.w.cfg.Concurrency && d.alone == nil {
 			d.running++
 			m.begun = true // nobody else knows m yet
 			start = append(start, j)
@@ -182,13 +191,7 @@ func (d *desk) take(h *handler, x delivery, subject string, tasks []*workerv1.Ta
 		}
 	}
 	d.mu.Unlock()
-	for _, j := range start {
-		select {
-		case d.hands <- j:
-		default: // no hand is free
-			go d.work(j)
-		}
-	}
+	d.start(start)
 	if len(back) > 0 && len(tasks) > 1 {
 		d.w.counters.returned.Add(int64(len(back)))
 		d.w.log.Warn("a pack was delivered again, so its worker may have died of one of its tasks: they are handed back to be sent again one by one",
@@ -241,6 +244,7 @@ func (d *desk) finish(j *job, r *workerv1.Result, handBack bool) (next *job) {
 	d.mu.Lock()
 	delete(d.jobs, attempt{j.task.IdempotencyKey, j.task.Attempt})
 	others := j.others
+	trial := d.alone == j
 	next = d.next()
 	wake := d.starved && d.w.cfg.Concurrency-d.running-d.waiting() > d.w.cfg.Concurrency/4
 	if wake {
@@ -254,6 +258,9 @@ func (d *desk) finish(j *job, r *workerv1.Result, handBack bool) (next *job) {
 	if wake {
 		d.wake()
 	}
+	if trial {
+		d.endTrial(j)
+	}
 	return next
 }
 
@@ -265,7 +272,7 @@ func (d *desk) wake() {
 
 // next takes the next waiting job, or gives the hand back. The lock is held.
 func (d *desk) next() *job {
-	for d.waiting() > 0 {
+	for d.waiting() > 0 && d.alone == nil {
 		j := d.queue[d.head]
 		d.queue[d.head] = nil
 		d.head++
@@ -279,10 +286,7 @@ func (d *desk) next() *job {
 		if j.dropped {
 			continue
 		}
-		j.for_.held.begin()
-		for _, o := range j.others {
-			o.held.begin()
-		}
+		j.begun()
 		return j
 	}
 	d.running--

@@ -28,7 +28,7 @@ func TestVictim(t *testing.T) {
 	if url == "" {
 		t.Skip("it is a process of TestPoison")
 	}
-	w, err := worker.New(worker.Config{URL: url, Namespace: "shop", AckWait: poisonAckWait, Concurrency: 1})
+	w, err := worker.New(worker.Config{URL: url, Namespace: "shop", AckWait: poisonAckWait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestVictim(t *testing.T) {
 
 const poisonAckWait = 400 * time.Millisecond
 
-// A task that kills its worker, which runs one at a time, takes the others of its pack along once, then dies alone, and is given up after three deaths.
+// A task that kills its worker takes the others of its pack along once, then dies alone, and is given up after three deaths.
 func TestPoison(t *testing.T) {
 	r := newRig(t, poisonAckWait)
 	tasks := map[string]*workerv1.Task{}
