@@ -60,8 +60,8 @@ const (
 
 // Codes of errors that the engine itself gives to calls.
 const (
-	CodeTimeout       = "TIMEOUT"
-	CodeHeartbeat     = "HEARTBEAT_LOST"
+	CodeTimeout   = "TIMEOUT"
+	CodeHeartbeat = "HEARTBEAT_LOST"
 	// CodePoison is a worker's: the task killed its workers again and again, and isn't run any more.
 	CodePoison        = "POISON"
 	CodeSignalTimeout = "SIGNAL_TIMEOUT"

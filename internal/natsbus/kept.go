@@ -87,6 +87,13 @@ func (k *kept) taken(g *outgoing, seq uint64) {
 	}
 }
 
+// forget lets the next sending of an attempt go out unasked.
+func (k *kept) forget(a attempt) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.places, a)
+}
+
 // doubt splits tasks into those that are to be sent, and those that the stream may have.
 func (k *kept) doubt(tasks []*workerv1.Task) (send, doubtful []*workerv1.Task) {
 	again := false

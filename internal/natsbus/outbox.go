@@ -193,8 +193,7 @@ func (o *outbox) message(p *pack, now time.Time) *outgoing {
 		if d.After(g.deadline) {
 			g.deadline = d
 		}
-		// An attempt that is handed back is sent again while its pack still lies in the stream.
-		if len(p.tasks) == 1 && o.bus.kept.long(t) {
+		if o.bus.kept.long(t) {
 			g.long = append(g.long, attempt{t.IdempotencyKey, t.Attempt})
 		}
 	}

@@ -88,6 +88,12 @@ func (b *Bus) result(m *nats.Msg, handle func(*workerv1.ResultPack, func(*worker
 		r.Message = wire.CleanText(r.Message, wire.ResultMessageBytesMax)
 		r.Detail = wire.CleanText(r.Detail, wire.ResultDetailBytesMax)
 		r.Worker = wire.CleanText(r.Worker, wire.ResultWorkerBytesMax)
+		if r.Outcome == workerv1.Outcome_OUTCOME_HANDED_BACK {
+			// Its message is still there, and about to be acknowledged: the next sending mustn't be held back for it.
+			if key, n, ok := wire.TokenAttempt(r.Token); ok {
+				b.kept.forget(attempt{key, n})
+			}
+		}
 	}
 	var answered atomic.Bool
 	to := m.Reply

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -169,4 +170,19 @@ func TokenShard(token []byte) (shard int, ok bool) {
 		return 0, false
 	}
 	return int(binary.BigEndian.Uint16(token[1:])), true
+}
+
+// TokenAttempt reads the attempt that a token claims to be of, unchecked: for what does no harm if it is a lie. ok is false if it
+// can't be a token.
+func TokenAttempt(token []byte) (key string, attempt int32, ok bool) {
+	if len(token) <= tokenHead+tokenMAC || len(token) > TokenBytesMax || token[0] != tokenVersion {
+		return "", 0, false
+	}
+	t := new(workerv1.TaskToken)
+	if err := proto.Unmarshal(token[tokenHead:len(token)-tokenMAC], t); err != nil || len(t.Run) != 16 {
+		return "", 0, false
+	}
+	r := hex.EncodeToString(t.Run)
+	run := r[:8] + "-" + r[8:12] + "-" + r[12:16] + "-" + r[16:20] + "-" + r[20:]
+	return IdempotencyKey(run, t.Step, t.Item, t.Direction, t.Generation), t.Attempt, true
 }

@@ -278,3 +278,24 @@ func ExampleQueue() {
 	// sagad.task.shop.undo.inventory.reserve
 	// shop=undo=inventory~reserve
 }
+
+func TestTokenAttempt(t *testing.T) {
+	ring, err := NewKeyring(1, map[int32][]byte{1: make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	token, err := ring.Sign(&workerv1.TaskToken{Namespace: "n", Run: run, Step: "pay", Item: "a b", Direction: undo, Generation: 2, Attempt: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, n, ok := TokenAttempt(token)
+	if want := IdempotencyKey("01020304-0506-0708-090a-0b0c0d0e0f10", "pay", "a b", undo, 2); !ok || key != want || n != 3 {
+		t.Errorf("%s %d %v", key, n, ok)
+	}
+	for _, bad := range [][]byte{nil, token[:35], append([]byte{2}, token[1:]...), make([]byte, TokenBytesMax+1)} {
+		if key, n, ok := TokenAttempt(bad); ok {
+			t.Errorf("%x is of %s %d", bad, key, n)
+		}
+	}
+}

@@ -122,8 +122,8 @@ func TestPoison(t *testing.T) {
 	if diff := cmp.Diff(want, final); diff != "" {
 		t.Error(diff)
 	}
-	// Once with its pack, three times alone.
-	if deaths.Load() != 4 {
+	// Once with its pack, three times alone; three times more whenever another one was on trial in its place.
+	if deaths.Load() < 4 {
 		t.Errorf("%d deaths", deaths.Load())
 	}
 }

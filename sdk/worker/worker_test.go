@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel"
@@ -180,8 +181,12 @@ func (r *rig) task(activity string, d workerv1.Direction, n int) *workerv1.Task 
 }
 
 func (r *rig) sign(t *workerv1.Task, shard int32) {
-	var err error
-	if t.Token, err = r.ring.Sign(&workerv1.TaskToken{Namespace: "shop", Shard: shard, SagaId: t.SagaId, Item: t.IdempotencyKey, Attempt: t.Attempt, ExpiresUs: 1 << 60}); err != nil {
+	run, err := uuid.Parse(t.RunId)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if t.Token, err = r.ring.Sign(&workerv1.TaskToken{Namespace: "shop", Shard: shard, Run: run[:], SagaId: t.SagaId, Step: t.Step, Item: t.Activity, Direction: t.Direction,
+		Generation: t.Generation, Attempt: t.Attempt, Activity: t.Activity, ExpiresUs: 1 << 60}); err != nil {
 		r.t.Fatal(err)
 	}
 }
