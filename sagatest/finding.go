@@ -290,6 +290,9 @@ func (e *explorer) report() {
 	if e.left > 0 {
 		e.t.Errorf("sagatest: %s: %d runs weren't made, since there are more than %d: test a smaller saga, or a part with sagatest.Only", e.def.name, e.left, e.o.runsMax)
 	}
+	if len(e.o.only) > 0 && e.runs <= 1 && len(e.findings) == 0 && !e.stopped {
+		e.t.Errorf("sagatest: %s: no run's name begins with %s", e.def.name, strings.Join(e.o.only, " or "))
+	}
 	if len(e.findings) == 0 {
 		e.t.Logf("sagatest: %s: %d runs in %v, nothing found", e.def.name, e.runs, took)
 		return

@@ -22,9 +22,9 @@ type options struct {
 	retries  int
 	// cancelBefore and deadlineBefore name steps.
 	cancelBefore, deadlineBefore string
-	// cancelAt and deadlineAt are deliveries, counted from 1; cancelOnWait is the first wait.
-	cancelAt, deadlineAt int
-	cancelOnWait         bool
+	// cancelAt and deadlineAt are deliveries, and cancelAtWait waits, counted from 1; cancelOnWait is the first wait after a fault.
+	cancelAt, deadlineAt, cancelAtWait int
+	cancelOnWait                       bool
 	// Of Unwind and Repeat.
 	only         []string
 	concurrently bool

@@ -109,7 +109,7 @@ type rig struct {
 	// sent are the signals that were sent, and taken the retries by hand.
 	sent, taken int
 	delivered   int
-	waited      bool
+	waits       int
 	exhausted   bool
 	struck      map[string]int // faults that found their call
 	calls       []Call
@@ -361,8 +361,8 @@ func (r *rig) next() (time.Time, bool) {
 
 // idle gives the saga what it waits for.
 func (r *rig) idle() bool {
-	if r.o.cancelOnWait && !r.waited {
-		r.waited = true
+	if r.waits++; r.o.cancelOnWait && len(r.struck) > 0 || r.waits == r.o.cancelAtWait {
+		r.o.cancelOnWait = false
 		r.note("the saga is cancelled, while it waits")
 		r.cancel()
 		return true
@@ -522,7 +522,6 @@ func (r *rig) answer(wait string) bool {
 		}
 		r.note("a person answers at %s", wait)
 		err := errors.New("no answer")
-		r.taken++
 		r.node.Act(namespace, r.o.id, statemachine.Act{
 			Item: it.Number, Action: historyv1.OperatorAction_OPERATOR_ACTION_ANSWER, Actor: "sagatest", Reason: "a test", Evidence: "a test", Output: doc,
 			RequestID: fmt.Sprint("answer-", it.Number),

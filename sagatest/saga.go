@@ -315,22 +315,8 @@ func (r *rig) awaited() string {
 func walk(nodes []*sagadv1.Node, visit func(*sagadv1.Node)) {
 	for _, n := range nodes {
 		visit(n)
-		for _, b := range n.GetParallel().GetBranches() {
-			walk(b.GetBody(), visit)
-		}
-		walk(n.GetIf().GetThen(), visit)
-		walk(n.GetIf().GetElse(), visit)
-		walk(n.GetWait().GetReceived(), visit)
-		walk(n.GetWait().GetOtherwise(), visit)
-		for _, c := range n.GetSwitch().GetCases() {
-			walk(c.GetBody(), visit)
-		}
-		walk(n.GetSwitch().GetDefault().GetBody(), visit)
-		walk(n.GetLoop().GetBody(), visit)
-		walk(n.GetMap().GetBody(), visit)
-		walk(n.GetSavepoint().GetBody(), visit)
-		for _, a := range n.GetSavepoint().GetAlternatives() {
-			walk(a.GetBody(), visit)
+		for _, body := range statemachine.Bodies(n) {
+			walk(body, visit)
 		}
 	}
 }

@@ -73,6 +73,7 @@ type explorer struct {
 	start time.Time
 
 	base     *Saga
+	waits    int // of the undisturbed run
 	runs     int
 	left     int
 	stopped  bool
@@ -212,7 +213,7 @@ func (e *explorer) unwind() {
 	if !ok {
 		return
 	}
-	e.base = tr.saga
+	e.base, e.waits = tr.saga, tr.rig.waits
 	if len(e.findings) > 0 {
 		return
 	}
@@ -393,6 +394,9 @@ func (e *explorer) rest(targets []target) (all []*scenario) {
 				set: func(o *options) { o.deadlineAt = n }, stuck: true,
 			})
 		}
+	}
+	for n := 1; n <= min(e.waits, 50); n++ {
+		add(scenario{name: fmt.Sprintf("cancel/wait-%d", n), words: fmt.Sprintf("the saga is cancelled at its wait number %d", n), set: func(o *options) { o.cancelAtWait = n }, stuck: true})
 	}
 	return all
 }

@@ -211,8 +211,8 @@ func (m *Machine) out(w where) where {
 // sequence starts what can start and says whether all nodes are done.
 func (d *decider) sequence(nodes []node, w where) bool {
 	for i := range nodes {
-		if !d.forward() {
-			return false
+		if !d.forward() || d.backward(w) {
+			return false // perhaps by what was just done
 		}
 		n := &nodes[i]
 		switch n.kind {

@@ -193,6 +193,9 @@ func (d *decider) block(i int, w where) bool {
 		d.runScope(i, w, index)
 	}
 	for d.forward() && !d.backward(w) {
+		if d.place(i, w.item).Phase == PlaceDone {
+			return true // what failed inside let the saga go on, up to here
+		}
 		more, done := d.turn(i, w)
 		if done {
 			return true
@@ -256,7 +259,7 @@ func (m *Machine) scopeOf(i int, w where, index int32) where {
 // runScope runs a scope as far as it goes, and ends it if that is all the way.
 func (d *decider) runScope(i int, w where, index int32) {
 	in := d.m.scopeOf(i, w, index)
-	if d.frame(in).Phase != FrameRunning || !d.sequence(d.m.bodies[in.body].nodes, in) || !d.forward() || d.backward(in) {
+	if d.frame(in).Phase != FrameRunning || !d.sequence(d.m.bodies[in.body].nodes, in) || !d.forward() || d.backward(in) || d.frame(in).Phase != FrameRunning {
 		return
 	}
 	p := &d.m.places[i]

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
 
 	"github.com/sagad/sagad/internal/expr"
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
@@ -143,7 +145,11 @@ func stepLines(doc any) error {
 
 // checkMachine checks that a machine hangs together: each step and each place stands once in the body that it says, at its slot, and
 // each body belongs to the place that runs it.
-func checkMachine(t testing.TB, m *Machine) {
+func checkMachine(t interface {
+	Helper()
+	Errorf(string, ...any)
+	Fatal(...any)
+}, m *Machine) {
 	t.Helper()
 	steps, places := map[int]bool{}, map[int]bool{}
 	last := -1 // steps are numbered as they appear
@@ -213,6 +219,43 @@ func checkMachine(t testing.TB, m *Machine) {
 	}
 	if inBodies != len(steps)+len(places) {
 		t.Errorf("%d steps and places in bodies, want %d", inBodies, len(steps)+len(places))
+	}
+}
+
+// TestDrawnFlow: what is drawn with each kind of node is accepted, hangs together, and keeps its form over the wire.
+func TestDrawnFlow(t *testing.T) {
+	kinds := map[nodeKind]int{}
+	check(t, 300, func(t *rapid.T) {
+		def := drawFlow(t)
+		m, problems := Compile(def)
+		if len(problems) > 0 {
+			t.Fatalf("%s\n%s", protojson.Format(def), printProblems(problems))
+		}
+		checkMachine(t, m)
+		for i := range m.places {
+			kinds[m.places[i].kind]++
+		}
+		raw, err := proto.Marshal(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := &sagadv1.Definition{}
+		if err := proto.Unmarshal(raw, again); err != nil {
+			t.Fatal(err)
+		}
+		a, errA := Canonical(def)
+		b, errB := Canonical(again)
+		if errA != nil || errB != nil || !bytes.Equal(a, b) {
+			t.Fatalf("%v %v\n%s\n%s", errA, errB, a, b)
+		}
+		if chart := Mermaid(def); strings.Count(chart, "-->") < 2 {
+			t.Fatal(chart)
+		}
+	})
+	for _, k := range []nodeKind{ifNode, sleepNode, waitNode, switchNode, loopNode, mapNode, savepointNode, raceNode} {
+		if kinds[k] < 10 {
+			t.Errorf("nodes of kind %d were drawn %d times", k, kinds[k])
+		}
 	}
 }
 
@@ -329,6 +372,33 @@ func nested(depth int) []*sagadv1.Node {
 	return []*sagadv1.Node{{Kind: &sagadv1.Node_If{If: &sagadv1.If{Name: fmt.Sprintf("if_%d", depth), Condition: "true", Then: nested(depth - 1)}}}}
 }
 
+func nestedSavepoints(depth int) []*sagadv1.Node {
+	if depth == 0 {
+		return []*sagadv1.Node{read("a")}
+	}
+	return []*sagadv1.Node{{Kind: &sagadv1.Node_Savepoint{Savepoint: &sagadv1.Savepoint{
+		Name: fmt.Sprintf("s_%d", depth), Body: nestedSavepoints(depth - 1), Alternatives: []*sagadv1.Alternative{{}}}}}}
+}
+
+func manyCases(n int) *sagadv1.Node {
+	s := &sagadv1.Switch{Name: "s", Default: &sagadv1.Default{}}
+	for range n {
+		s.Cases = append(s.Cases, &sagadv1.Case{Condition: "true"})
+	}
+	return &sagadv1.Node{Kind: &sagadv1.Node_Switch{Switch: s}}
+}
+
+// manySignals waits for n signals.
+func manySignals(n int) *sagadv1.Definition {
+	d := small(read("a"))
+	for i := range n {
+		name := fmt.Sprintf("sig_%02d", i)
+		d.Signals = append(d.Signals, &sagadv1.Signal{Name: name})
+		d.Body = append(d.Body, &sagadv1.Node{Kind: &sagadv1.Node_Wait{Wait: &sagadv1.Wait{Name: "w_" + name, Signal: name, Timeout: durationpb.New(time.Second)}}})
+	}
+	return d
+}
+
 // TestDefinitionsMade verifies what is too large, or too wrong, to stand in a file.
 func TestDefinitionsMade(t *testing.T) {
 	many := func(n int, node func(i int) *sagadv1.Node) []*sagadv1.Node {
@@ -386,6 +456,17 @@ func TestDefinitionsMade(t *testing.T) {
 		{"nil step", small(&sagadv1.Node{Kind: &sagadv1.Node_Step{}}), "name-legal name", `""`},
 		{"nil parallel", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{}}), "name-legal name", `""`},
 		{"nil if", small(&sagadv1.Node{Kind: &sagadv1.Node_If{}}), "name-legal name", `""`},
+		{"nil sleep", small(&sagadv1.Node{Kind: &sagadv1.Node_Sleep{}}), "name-legal name", `""`},
+		{"nil wait", small(&sagadv1.Node{Kind: &sagadv1.Node_Wait{}}), "name-legal name", `""`},
+		{"nil switch", small(&sagadv1.Node{Kind: &sagadv1.Node_Switch{}}), "name-legal name", `""`},
+		{"nil case", small(&sagadv1.Node{Kind: &sagadv1.Node_Switch{Switch: &sagadv1.Switch{Name: "s", Cases: []*sagadv1.Case{nil}}}}), "switch-default s default", "no case"},
+		{"nil loop", small(&sagadv1.Node{Kind: &sagadv1.Node_Loop{}}), "name-legal name", `""`},
+		{"nil map", small(&sagadv1.Node{Kind: &sagadv1.Node_Map{}}), "name-legal name", `""`},
+		{"nil savepoint", small(&sagadv1.Node{Kind: &sagadv1.Node_Savepoint{}}), "name-legal name", `""`},
+		{"nil alternative", small(&sagadv1.Node{Kind: &sagadv1.Node_Savepoint{Savepoint: &sagadv1.Savepoint{Name: "s", Alternatives: []*sagadv1.Alternative{nil}}}}), "block-empty s body", "nothing"},
+		{"nil child", small(&sagadv1.Node{Kind: &sagadv1.Node_Child{}}), "name-legal name", `""`},
+		{"nil signal", &sagadv1.Definition{Name: "test", Signals: []*sagadv1.Signal{nil}, Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "name-legal signals", `""`},
+		{"nil race", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{Parallel: &sagadv1.Parallel{Name: "p", Join: sagadv1.Join_JOIN_ANY, Branches: []*sagadv1.Branch{nil, nil}}}}), "parallel-branches p branches[0]", "empty"},
 		{"nil return", small(read("a"), &sagadv1.Node{Kind: &sagadv1.Node_Return{}}), "", ""},
 		{"nil branch", small(&sagadv1.Node{Kind: &sagadv1.Node_Parallel{Parallel: &sagadv1.Parallel{Name: "p", Branches: []*sagadv1.Branch{nil, nil}}}}), "parallel-branches p branches[0]", "empty"},
 		{"nil activity", &sagadv1.Definition{Name: "test", Activities: []*sagadv1.Activity{nil}, Body: steps(1)}, "name-legal activities", `""`},
@@ -399,6 +480,22 @@ func TestDefinitionsMade(t *testing.T) {
 		{"one branch more", small(branches(65)), "limit p branches", "65 branches; the limit is 64"},
 		{"many activities", manyActivities, "limit activities", "257 activities; the limit is 256"},
 		{"many ifs", small(many(1001, func(i int) *sagadv1.Node { return &sagadv1.Node{Kind: &sagadv1.Node_If{}} })...), "limit body", "1001 nodes"},
+		{"many cases", small(read("a"), manyCases(65)), "limit s cases", "65 cases; the limit is 64"},
+		{"as many cases as may be", small(read("a"), manyCases(64)), "", ""},
+		{"many signals", manySignals(65), "limit signals", "65 signals; the limit is 64"},
+		{"as many signals as may be", manySignals(64), "", ""},
+		{"many cases in all", small(many(16, func(int) *sagadv1.Node { return manyCases(64) })...), "limit body", "1056 nodes"},
+		{"bodies nested as deep as may be", small(nestedSavepoints(15)...), "", ""},
+		{"bodies nested deeper", small(nestedSavepoints(16)...), "limit body", "deeper than 15"},
+		{"huge map name and items", small(&sagadv1.Node{Kind: &sagadv1.Node_Map{Map: &sagadv1.Map{Name: huge, Items: huge, Body: steps(1)}}}), "name-legal " + huge[:clipBytes] + "... name", "isn't legal"},
+		{"huge signal", small(read("a"), &sagadv1.Node{Kind: &sagadv1.Node_Wait{Wait: &sagadv1.Wait{Name: "w", Signal: huge, Timeout: durationpb.New(time.Second)}}}), "signal-declared w signal", "isn't declared"},
+		{"huge child", small(read("a"), &sagadv1.Node{Kind: &sagadv1.Node_Child{Child: &sagadv1.Child{Name: "w", Definition: huge, Kind: sagadv1.Kind_KIND_COMPENSATABLE}}}), "name-legal w definition", "isn't legal"},
+		{"heartbeat of 300 years", func() *sagadv1.Definition {
+			n := read("a")
+			n.GetStep().Heartbeat = &durationpb.Duration{Seconds: 300 * 365 * 86400}
+			return small(n)
+		}(), "duration a heartbeat", "9460800000s is out of range"},
+		{"sleep of 300 years", small(read("a"), &sagadv1.Node{Kind: &sagadv1.Node_Sleep{Sleep: &sagadv1.Sleep{Name: "z", Duration: &durationpb.Duration{Seconds: 300 * 365 * 86400}}}}), "duration z duration", "9460800000s is out of range"},
 		{"many fields", withInput(&sagadv1.Mapping{Fields: fields}), "expression a input", "257 fields, the limit is 256"},
 		{"too large", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 300_000)}, "definition-size", "the limit is 262144"},
 		{"large description", &sagadv1.Definition{Name: "test", Description: strings.Repeat("x", 5000), Activities: []*sagadv1.Activity{{Name: "svc.a"}}, Body: steps(1)}, "definition-size description", "5000 bytes"},

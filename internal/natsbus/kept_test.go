@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	workerv1 "github.com/sagad/sagad/proto/gen/sagad/worker/v1"
 
 	"github.com/sagad/sagad/internal/wire"
@@ -72,4 +74,36 @@ func TestLongAttemptsArentSentTwice(t *testing.T) {
 	r.consume("c", 20)
 	send(7)
 	r.consume("a", 1)
+}
+
+// An attempt that is handed back is sent again, though its message still lies in the stream.
+func TestHandedBackIsSentAgain(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.bus.Serve(7, func(p *workerv1.ResultPack, reply func(*workerv1.ResultReply)) {
+		reply(all(workerv1.Verdict_VERDICT_ACCEPTED, len(p.Results)))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	run := make([]byte, 16)
+	task := r.task("a", 1)
+	task.TimeoutUs, task.IdempotencyKey = (5 * time.Minute).Microseconds(), wire.IdempotencyKey("00000000-0000-0000-0000-000000000000", "step", "", do, 1)
+	var err error
+	if task.Token, err = r.ring.Sign(&workerv1.TaskToken{Namespace: "shop", Shard: 7, Run: run, Step: "step", Direction: do, Generation: 1, Attempt: 1, ExpiresUs: 1 << 60}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(dispatch int32) {
+		task.Dispatch = dispatch
+		r.bus.Publish([]*workerv1.Task{proto.CloneOf(task)})
+		r.until("acknowledgements", func() bool { return r.bus.Stats().BacklogTasks == 0 && len(r.bus.kept.questions) == 0 })
+	}
+	publish(1)
+	r.until("the first message", func() bool { return r.bus.Stats().Acked == 1 })
+	publish(2)
+	r.until("the question's answer", func() bool { return r.bus.Stats().Kept == 1 })
+	body, _ := proto.Marshal(&workerv1.ResultPack{Results: []*workerv1.Result{{Token: task.Token, Outcome: workerv1.Outcome_OUTCOME_HANDED_BACK}}})
+	if _, err := r.admin.RequestWithContext(r.ctx(), wire.ResultSubject(7), body); err != nil {
+		t.Fatal(err)
+	}
+	publish(3)
+	r.until("the next message", func() bool { return r.bus.Stats().Acked == 2 })
 }

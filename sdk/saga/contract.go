@@ -9,9 +9,9 @@ import "reflect"
 type Compensatable[In, Out any] struct {
 	// Name is words of lower-case letters, digits, '-' and '_' joined by dots, 63 characters at most.
 	Name string
-	// Probe says that workers can be asked whether the action happened; they serve a probe for it.
+	// Probe: its workers can be asked, by the action's key, whether the action happened.
 	Probe bool
-	// Claimed says that no two attempts run at once: each is claimed before it runs. Its steps need a heartbeat.
+	// Claimed: an attempt must be claimed before it runs, and no two run at once. Its steps need a [Heartbeat].
 	Claimed bool
 }
 
@@ -19,24 +19,35 @@ type Compensatable[In, Out any] struct {
 type ReadOnly[In, Out any] struct {
 	// Name is words of lower-case letters, digits, '-' and '_' joined by dots, 63 characters at most.
 	Name string
+	// Claimed: an attempt must be claimed before it runs, and no two run at once. Its steps need a [Heartbeat].
+	Claimed bool
 }
 
 // Activity is the contract of an activity that changes something and can't be undone: a pivot, or a step after it.
 type Activity[In, Out any] struct {
 	// Name is words of lower-case letters, digits, '-' and '_' joined by dots, 63 characters at most.
 	Name string
-	// Probe says that workers can be asked whether the action happened; they serve a probe for it.
+	// Probe: its workers can be asked, by the action's key, whether the action happened.
 	Probe bool
-	// Claimed says that no two attempts run at once: each is claimed before it runs. Its steps need a heartbeat.
+	// Claimed: an attempt must be claimed before it runs, and no two run at once. Its steps need a [Heartbeat].
 	Claimed bool
+}
+
+// Signal is the contract of a message to a running saga: T is its payload. Saga authors share it with whoever sends it:
+//
+//	var Paid = saga.Signal[Payment]{Name: "paid"}
+type Signal[T any] struct {
+	// Name is lower-case letters, digits and '_', starting with a letter, 63 at most.
+	Name string
 }
 
 // contract is a contract without its types.
 type contract struct {
-	name    string
-	in, out reflect.Type
+	name           string
+	in, out        reflect.Type
+	probe, claimed bool
 }
 
-func contractOf[In, Out any](name string) contract {
-	return contract{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
+func contractOf[In, Out any](name string, probe, claimed bool) contract {
+	return contract{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](), probe: probe, claimed: claimed}
 }

@@ -27,7 +27,7 @@ type Part interface{ define(b *builder) }
 // Define makes a definition of nodes, from top to bottom, and options. It never fails; [Definition.Verify] says what is wrong. The name is
 // lower-case letters, digits, '-' and '_', 63 at most.
 func Define[In, Out any](name string, parts ...Part) *Definition[In, Out] {
-	b := &builder{def: &sagadv1.Definition{Name: name}, used: map[string]bool{}, activities: map[string]*sagadv1.Activity{}}
+	b := &builder{def: &sagadv1.Definition{Name: name}, used: map[string]bool{}, activities: map[string]*sagadv1.Activity{}, signals: map[string]*sagadv1.Signal{}}
 	b.def.InputSchema = b.schema("the saga's input", reflect.TypeFor[In]())
 	b.def.OutputSchema = b.schema("the saga's output", reflect.TypeFor[Out]())
 	for _, p := range parts {
@@ -60,6 +60,7 @@ type builder struct {
 	used       map[string]bool
 	unnamed    []func(number func(prefix string) string)
 	activities map[string]*sagadv1.Activity
+	signals    map[string]*sagadv1.Signal
 }
 
 func (b *builder) fail(err error) { b.errs = append(b.errs, err) }
@@ -76,11 +77,22 @@ func (b *builder) schema(what string, t reflect.Type) string {
 func (b *builder) contract(step string, c contract) {
 	a := &sagadv1.Activity{Name: c.name,
 		InputSchema:  b.schema(fmt.Sprintf("step %s, input of activity %s", step, c.name), c.in),
-		OutputSchema: b.schema(fmt.Sprintf("step %s, output of activity %s", step, c.name), c.out)}
+		OutputSchema: b.schema(fmt.Sprintf("step %s, output of activity %s", step, c.name), c.out),
+		Probe:        c.probe, Claimed: c.claimed}
 	if other := b.activities[c.name]; other == nil {
 		b.activities[c.name] = a
 	} else if !proto.Equal(a, other) {
-		b.fail(fmt.Errorf("step %s: activity %s is used with two contracts that differ in their types: use one contract, or give them different names", step, c.name))
+		b.fail(fmt.Errorf("step %s: activity %s is used with two contracts that differ: use one contract, or give them different names", step, c.name))
+	}
+}
+
+// signal notes a signal that a wait names.
+func (b *builder) signal(wait, name string, t reflect.Type) {
+	s := &sagadv1.Signal{Name: name, Schema: b.schema(fmt.Sprintf("wait %s, payload of signal %s", wait, name), t)}
+	if other := b.signals[name]; other == nil {
+		b.signals[name] = s
+	} else if !proto.Equal(s, other) {
+		b.fail(fmt.Errorf("wait %s: signal %s is used with two types of payload: use one, or give them different names", wait, name))
 	}
 }
 
@@ -100,6 +112,10 @@ func (b *builder) finish() {
 	for _, a := range b.activities {
 		b.def.Activities = append(b.def.Activities, a)
 	}
+	for _, s := range b.signals {
+		b.def.Signals = append(b.def.Signals, s)
+	}
+	slices.SortFunc(b.def.Signals, func(x, y *sagadv1.Signal) int { return strings.Compare(x.Name, y.Name) })
 	slices.SortFunc(b.def.Activities, func(x, y *sagadv1.Activity) int { return strings.Compare(x.Name, y.Name) })
 }
 

@@ -17,6 +17,9 @@
 // the workers; then [Define] with steps, [Do], [Read], [Pivot] and [Retriable], in [Parallel] and [If] where needed, whose inputs are
 // [Fields] or a [Value], with [Timeout], [Retry], [Hold] and [Compensation] where the defaults don't fit; at the end a [Return].
 //
+// Sagas that need more have [Sleep], [Wait] for a [Signal] and [Approve] by a person, [Switch], [Loop], [Map] over a list, [Any] and
+// [AtLeast] of several branches, [Savepoint] with other ways forward, and [Child] sagas.
+//
 // # Answering
 //
 // Handlers are plain functions, served by package worker. They answer with an output, or with an error: [Reject] for a business

@@ -6,12 +6,26 @@ import (
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 )
 
-// Node is a place in a sequence: [Do], [Read], [Pivot], [Retriable], [Parallel], [If] or [Return].
+// Node is a place in a sequence: [Do], [Read], [Pivot], [Retriable], [Child], [Parallel], [Any], [AtLeast], [If], [Switch], [Loop],
+// [Map], [Savepoint], [Sleep], [Wait], [Approve] or [Return].
 type Node interface {
 	Part
 	Element
+	LoopPart
+	MapPart
+	BranchPart
+	Contender
 	node(b *builder) *sagadv1.Node
 }
+
+// placed is part of each node, and lets it stand wherever nodes may.
+type placed struct{}
+
+func (placed) element()    {}
+func (placed) loopPart()   {}
+func (placed) mapPart()    {}
+func (placed) branchPart() {}
+func (placed) contender()  {}
 
 // Element is what a [Parallel] or an [If] is made of: nodes, branches, and its [Name].
 type Element interface{ element() }
@@ -23,6 +37,7 @@ type Name string
 func (Name) element() {}
 
 type stepNode struct {
+	placed
 	name     string
 	kind     sagadv1.Kind
 	contract contract
@@ -32,25 +47,23 @@ type stepNode struct {
 // Do is a compensatable step: it is undone if a later step fails. Step names are lower-case letters, digits and '_',
 // starting with a letter; later expressions read the step's output by its name.
 func Do[In, Out any](name string, activity Compensatable[In, Out], opts ...StepOption) Node {
-	return stepNode{name, sagadv1.Kind_KIND_COMPENSATABLE, contractOf[In, Out](activity.Name), opts}
+	return stepNode{placed{}, name, sagadv1.Kind_KIND_COMPENSATABLE, contractOf[In, Out](activity.Name, activity.Probe, activity.Claimed), opts}
 }
 
 // Read is a step that changes nothing.
 func Read[In, Out any](name string, activity ReadOnly[In, Out], opts ...StepOption) Node {
-	return stepNode{name, sagadv1.Kind_KIND_READ_ONLY, contractOf[In, Out](activity.Name), opts}
+	return stepNode{placed{}, name, sagadv1.Kind_KIND_READ_ONLY, contractOf[In, Out](activity.Name, false, activity.Claimed), opts}
 }
 
 // Pivot is the point of no return: before it a failing saga is undone, after it it is finished.
 func Pivot[In, Out any](name string, activity Activity[In, Out], opts ...StepOption) Node {
-	return stepNode{name, sagadv1.Kind_KIND_PIVOT, contractOf[In, Out](activity.Name), opts}
+	return stepNode{placed{}, name, sagadv1.Kind_KIND_PIVOT, contractOf[In, Out](activity.Name, activity.Probe, activity.Claimed), opts}
 }
 
 // Retriable is a step after the pivot, which must in the end succeed.
 func Retriable[In, Out any](name string, activity Activity[In, Out], opts ...StepOption) Node {
-	return stepNode{name, sagadv1.Kind_KIND_RETRIABLE, contractOf[In, Out](activity.Name), opts}
+	return stepNode{placed{}, name, sagadv1.Kind_KIND_RETRIABLE, contractOf[In, Out](activity.Name, activity.Probe, activity.Claimed), opts}
 }
-
-func (stepNode) element() {}
 
 func (s stepNode) define(b *builder) { b.def.Body = append(b.def.Body, s.node(b)) }
 
@@ -68,20 +81,41 @@ func (s stepNode) node(b *builder) *sagadv1.Node {
 	return &sagadv1.Node{Kind: &sagadv1.Node_Step{Step: step}}
 }
 
-type branch []Node
+// BranchPart is what a [Branch] is made of: nodes, and of branches of an [Any] or an [AtLeast] an [Output].
+type BranchPart interface{ branchPart() }
 
-// Branch is a branch of a [Parallel] that has more than one node.
-func Branch(nodes ...Node) Element { return branch(nodes) }
+// BranchOf is a branch of a [Parallel], an [Any] or an [AtLeast].
+type BranchOf struct{ parts []BranchPart }
 
-func (branch) element() {}
+// Branch is a branch that has more than one node, or an [Output].
+func Branch(parts ...BranchPart) BranchOf { return BranchOf{parts} }
 
-type parallelNode struct{ elements []Element }
+func (BranchOf) element()   {}
+func (BranchOf) contender() {}
+
+func (br BranchOf) branch(b *builder, where string) *sagadv1.Branch {
+	out := &sagadv1.Branch{}
+	for _, p := range br.parts {
+		switch p := p.(type) {
+		case Node:
+			out.Body = append(out.Body, p.node(b))
+		case output:
+			p.set(b, where, &out.Output)
+		default:
+			b.fail(fmt.Errorf("%s: a part of a branch is nil: leave it out", where))
+		}
+	}
+	return out
+}
+
+type parallelNode struct {
+	placed
+	elements []Element
+}
 
 // Parallel runs its branches at the same time and goes on when all are done. Each node is a branch of its own; [Branch] makes one of
 // several nodes. Branches don't see each other's outputs; what follows sees all.
-func Parallel(elements ...Element) Node { return parallelNode{elements} }
-
-func (parallelNode) element() {}
+func Parallel(elements ...Element) Node { return parallelNode{elements: elements} }
 
 func (p parallelNode) define(b *builder) { b.def.Body = append(b.def.Body, p.node(b)) }
 
@@ -91,8 +125,8 @@ func (p parallelNode) node(b *builder) *sagadv1.Node {
 	for _, e := range p.elements {
 		switch e := e.(type) {
 		case Name:
-		case branch:
-			out.Branches = append(out.Branches, &sagadv1.Branch{Body: b.nodes(e)})
+		case BranchOf:
+			out.Branches = append(out.Branches, e.branch(b, "parallel "+out.Name))
 		case Node:
 			out.Branches = append(out.Branches, &sagadv1.Branch{Body: []*sagadv1.Node{e.node(b)}})
 		default:
@@ -104,6 +138,7 @@ func (p parallelNode) node(b *builder) *sagadv1.Node {
 
 // IfNode is a node that runs one of two sequences.
 type IfNode struct {
+	placed
 	condition string
 	then      []Element
 	otherwise []Node
@@ -119,8 +154,6 @@ func (n IfNode) Else(nodes ...Node) IfNode {
 	return n
 }
 
-func (IfNode) element() {}
-
 func (n IfNode) define(b *builder) { b.def.Body = append(b.def.Body, n.node(b)) }
 
 func (n IfNode) node(b *builder) *sagadv1.Node {
@@ -129,8 +162,12 @@ func (n IfNode) node(b *builder) *sagadv1.Node {
 	for _, e := range n.then {
 		switch e := e.(type) {
 		case Name:
-		case branch:
-			out.Then = append(out.Then, b.nodes(e)...)
+		case BranchOf:
+			inner := e.branch(b, fmt.Sprintf("if %q", n.condition))
+			if inner.Output != nil {
+				b.fail(fmt.Errorf("if %q: an output belongs to branches of saga.Any and saga.AtLeast: leave it out", n.condition))
+			}
+			out.Then = append(out.Then, inner.Body...)
 		case Node:
 			out.Then = append(out.Then, e.node(b))
 		default:
@@ -141,12 +178,13 @@ func (n IfNode) node(b *builder) *sagadv1.Node {
 	return &sagadv1.Node{Kind: &sagadv1.Node_If{If: out}}
 }
 
-type returnNode struct{ mapping Mapping }
+type returnNode struct {
+	placed
+	mapping Mapping
+}
 
 // Return ends the definition with the saga's output. It is the last node, and may be left out.
-func Return(output Mapping) Node { return returnNode{output} }
-
-func (returnNode) element() {}
+func Return(output Mapping) Node { return returnNode{mapping: output} }
 
 func (r returnNode) define(b *builder) { b.def.Body = append(b.def.Body, r.node(b)) }
 

@@ -10,7 +10,7 @@ import (
 	sagadv1 "github.com/sagad/sagad/proto/gen/sagad/v1"
 )
 
-// StepOption is an option of a step: [Fields] or [Value], [Retry], [Timeout], [Hold], [Compensation].
+// StepOption is an option of a step: [Fields] or [Value], [Retry], [Timeout], [Heartbeat], [Hold], [Compensation].
 type StepOption interface {
 	step(b *builder, s *sagadv1.Step)
 }
@@ -81,13 +81,16 @@ func (r Retry) compensation(b *builder, step string, c *sagadv1.Compensation) {
 // timeout is how long one attempt may take.
 type timeout time.Duration
 
-// TimeoutOption goes with steps and with compensations.
+// TimeoutOption goes with steps, compensations and waits.
 type TimeoutOption interface {
 	StepOption
 	CompensationOption
+	WaitOption
+	ApproveOption
 }
 
-// Timeout is how long one attempt may take from its dispatch, queueing included. Default 30 s.
+// Timeout is how long one attempt may take from its dispatch, queueing included; default 30 s. Of a wait it is how long that waits;
+// without it the saga's [Deadline] ends it.
 func Timeout(d time.Duration) TimeoutOption { return timeout(d) }
 
 func (t timeout) step(_ *builder, s *sagadv1.Step) { s.Timeout = durationpb.New(time.Duration(t)) }
@@ -95,6 +98,15 @@ func (t timeout) step(_ *builder, s *sagadv1.Step) { s.Timeout = durationpb.New(
 func (t timeout) compensation(_ *builder, _ string, c *sagadv1.Compensation) {
 	c.Timeout = durationpb.New(time.Duration(t))
 }
+
+type heartbeat time.Duration
+
+// Heartbeat is how long an attempt may be silent: then its outcome is unknown, and it is tried again without waiting for its timeout.
+// Workers tell by themselves that they are alive. 100 ms at least, and no more than 2,000 of them in the timeout. Default: only the
+// timeout counts.
+func Heartbeat(d time.Duration) StepOption { return heartbeat(d) }
+
+func (h heartbeat) step(_ *builder, s *sagadv1.Step) { s.Heartbeat = durationpb.New(time.Duration(h)) }
 
 type hold struct{}
 

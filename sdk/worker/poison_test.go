@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -128,20 +129,26 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// deliver takes a message from a queue n times, as a worker that falls silent, or that hands it back.
-func (r *rig) deliver(consumer string, n int) {
+// deliver takes all messages of a queue n times, as a worker that falls silent, or that hands them back.
+func (r *rig) deliver(consumer string, messages, n int) {
 	r.t.Helper()
 	c, err := r.js.Consumer(r.ctx(), wire.Stream, consumer)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	for range n {
-		m, err := c.Next(jetstream.FetchMaxWait(5 * time.Second))
-		if err != nil {
-			r.t.Fatal(err)
+		var got []jetstream.Msg
+		for len(got) < messages {
+			m, err := c.Next(jetstream.FetchMaxWait(5 * time.Second))
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			got = append(got, m)
 		}
-		if err := m.Nak(); err != nil {
-			r.t.Fatal(err)
+		for _, m := range got {
+			if err := m.Nak(); err != nil {
+				r.t.Fatal(err)
+			}
 		}
 	}
 	if err := r.admin.FlushWithContext(r.ctx()); err != nil {
@@ -168,7 +175,7 @@ func TestDeathsHaveALimit(t *testing.T) {
 			task.Claimed = c.claimed
 			r.publish(task)
 			r.until("the consumer", func() bool { return r.unacked("shop=do=plain") >= 0 })
-			r.deliver("shop=do=plain", c.deliveries)
+			r.deliver("shop=do=plain", 1, c.deliveries)
 			cfg := r.config()
 			cfg.MaxDeaths = c.max
 			w := r.start(cfg, func(w *worker.Worker) {
@@ -233,5 +240,72 @@ func TestHandingBackIsNoDeath(t *testing.T) {
 	}
 	if task.Dispatch != 5 { // every other time
 		t.Errorf("sent %d times", task.Dispatch)
+	}
+}
+
+// What is on trial is alone: what comes meanwhile waits, and what would be on trial too goes back, as does the trial's own task if the worker stops
+// before it has begun.
+func TestTrials(t *testing.T) {
+	r := newRig(t, 0)
+	begun, finish := make(chan int64, 10), make(chan struct{})
+	register := func(w *worker.Worker) {
+		worker.Activity(w, plain, func(_ context.Context, in numIn) (numOut, error) {
+			begun <- in.N
+			<-finish
+			return numOut{in.N}, nil
+		})
+	}
+	first, second := r.task("plain", do, 1), r.task("plain", do, 2)
+	tasks := map[string]*workerv1.Task{string(first.Token): first, string(second.Token): second}
+	back := make(chan *workerv1.Task, 10)
+	r.answering(func(res *workerv1.Result) workerv1.Verdict {
+		if res.Outcome == handedBack {
+			back <- tasks[string(res.Token)]
+		}
+		return accepted
+	})
+	r.publish(first)
+	r.publish(second)
+	r.until("the consumer", func() bool { return r.unacked("shop=do=plain") >= 0 })
+	r.deliver("shop=do=plain", 2, 2)
+	w := r.start(r.config(), register)
+	returned := <-back
+	one := <-begun
+	if returned.Input == nil || string(returned.Input) == fmt.Sprintf(`{"n":%d}`, one) {
+		t.Errorf("%d is on trial, and %s was handed back", one, returned.Input)
+	}
+	r.publish(r.task("plain", do, 3))
+	select {
+	case n := <-begun:
+		t.Errorf("%d began beside a trial", n)
+	case <-time.After(50 * time.Millisecond): // is what is tested
+	}
+	close(finish)
+	if n := <-begun; n != 3 {
+		t.Errorf("%d began after the trial", n)
+	}
+	r.until("acknowledgement of all", func() bool { return r.stored() == 0 && w.Stats().Held == 0 })
+	if err := w.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	again := r.task("plain", do, 4)
+	tasks[string(again.Token)] = again
+	r.publish(again)
+	r.deliver("shop=do=plain", 1, 2)
+	stopped := r.start(r.config(), register)
+	r.until("the task", func() bool { return stopped.Stats().Held == 1 })
+	if err := stopped.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-back:
+		if got != again {
+			t.Errorf("handed back: %v", got)
+		}
+	case n := <-begun: // the machine was slow
+		t.Logf("%d had begun before the worker was stopped", n)
+	case <-r.ctx().Done():
+		t.Error("the task on trial is lost")
 	}
 }

@@ -70,8 +70,8 @@ type Config struct {
 	AckWait time.Duration
 	// MaxDeaths is how often an attempt's worker may die before it answers. If its task is delivered once more it isn't run, but fails for good
 	// with the code POISON. Deliveries are counted: those that follow a worker's silence of more than the ack wait, the first handing back by a worker
-	// that stops, and those after a lost acknowledgement. All that a worker runs shares its deaths, so a task that always runs beside one that kills its
-	// worker is taken for another: where that can be, choose more. Default 3; negative for no limit.
+	// that stops, and those after a lost acknowledgement. All that runs in a process shares its deaths; so the last run before a task would
+	// be given up is a trial, beside which nothing new begins for half a minute. Default 3; negative for no limit.
 	MaxDeaths int
 	// Logger gets what goes wrong; never payloads, nor texts of handlers' errors. Default: [slog.Default].
 	Logger *slog.Logger

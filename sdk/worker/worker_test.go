@@ -169,7 +169,7 @@ func (r *rig) start(cfg worker.Config, register func(w *worker.Worker)) *worker.
 }
 
 func (r *rig) task(activity string, d workerv1.Direction, n int) *workerv1.Task {
-	run := fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", n)
+	run := fmt.Sprintf("01890a5d-ac96-774b-bcce-%012x", n&0xffffffffffff)
 	t := &workerv1.Task{Protocol: 1, Namespace: "shop", SagaId: fmt.Sprint("saga-", n), RunId: run, Step: "step", Direction: d, Generation: 1, Attempt: 1, Dispatch: 1,
 		IdempotencyKey: wire.IdempotencyKey(run, "step", activity, d, 1), Activity: activity, Input: fmt.Appendf(nil, `{"n":%d}`, n),
 		TimeoutUs: 10_000_000, DeadlineUs: time.Now().Add(10 * time.Second).UnixMicro()}

@@ -415,6 +415,7 @@ func (s *sim) operator() {
 var actions = []historyv1.OperatorAction{
 	historyv1.OperatorAction_OPERATOR_ACTION_RETRY, historyv1.OperatorAction_OPERATOR_ACTION_RESOLVE, historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE,
 	historyv1.OperatorAction_OPERATOR_ACTION_ABANDON, historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE,
+	historyv1.OperatorAction_OPERATOR_ACTION_ANSWER,
 }
 
 // handle does something about an item.
@@ -438,7 +439,7 @@ func (s *sim) handle(it *store.Item) {
 		if s.oneIn(3) {
 			return // nobody has the time
 		}
-		a.action = historyv1.OperatorAction_OPERATOR_ACTION_COMPLETE
+		a.action = historyv1.OperatorAction_OPERATOR_ACTION_ANSWER
 	case !it.Blocking:
 		a.action = historyv1.OperatorAction_OPERATOR_ACTION_ACKNOWLEDGE
 		if !s.calm && m.end == 0 && s.oneIn(20) {
