@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Packages with goroutines: their tests run under the race detector too.
-RACE := ./engine/... ./internal/natsbus/... ./internal/server/... ./sdk/... ./store/memory/... ./store/sqlite/... ./store/postgres/...
+# Packages with goroutines: their tests run under the race detector too. The simulations are single-threaded, and long.
+RACE := ./engine ./engine/enginetest ./sagatest/... ./internal/auth/... ./internal/natsbus/... ./internal/server/... ./sdk/... ./store/memory/... ./store/sqlite/... ./store/postgres/...
 BUF := tools/buf/node_modules/.bin/buf
 SQLC := go tool -modfile=tools/sqlc/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/lint/go.mod staticcheck
@@ -30,6 +30,14 @@ test: setup check ## Install what tests need, check the code, run all tests
 .PHONY: quick
 quick: ## Tests without what takes long (no Postgres, no processes)
 	go test -short ./statemachine/... ./compensation/... ./internal/expr/... ./internal/retry/... ./internal/wire/... ./engine/... ./store/memory/... ./sdk/...
+
+.PHONY: sim
+sim: ## Simulate a cluster for long: 20 times what the tests do. A failing seed prints how to run it again
+	go test -count=1 -v -timeout 10h ./engine/enginetest/sim -run TestSim -sim.seeds 200000
+
+.PHONY: mutants
+mutants: ## Test the tests: plant bugs, one after the other, and see that the simulation finds them
+	SAGAD_MUTANTS=all go test -count=1 -v -timeout 60m ./engine/enginetest/mutant
 
 .PHONY: setup
 setup: ## Install what tests and checks need: PostgreSQL from Debian's packages, buf from npm

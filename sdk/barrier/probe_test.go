@@ -108,39 +108,43 @@ func TestProbe(t *testing.T) {
 
 // A probe waits for the attempt that is running, and its answer is true of how that ends.
 func TestProbeWaitsForARunningAction(t *testing.T) {
-	for _, commits := range []bool{true, false} {
-		onEach(t, func(t *testing.T, b *bank) {
-			began, finish := make(chan struct{}), make(chan struct{})
-			crash := errors.New("crash")
-			var done sync.WaitGroup
-			done.Go(func() {
-				_, err := b.debit(do("pay", 1, 1), in30, func() error {
-					close(began)
-					<-finish
-					if commits {
-						return nil
-					}
-					return crash
-				})
-				if commits != (err == nil) {
-					b.t.Errorf("the action: %v", err)
-				}
-			})
-			<-began
-			got := make(chan string)
-			go func() { got <- b.found("pay") }()
-			close(finish)
-			want, effects, cents := "did not happen", int64(0), int64(0)
-			if commits {
-				want, effects, cents = "happened: debit of 30 by attempt 1", 1, 30
-			}
-			if diff := cmp.Diff(want, <-got); diff != "" {
-				t.Error(diff)
-			}
-			done.Wait()
-			b.check(effects, cents)
-		})
+	for name, commits := range map[string]bool{"commits": true, "crashes": false} {
+		t.Run(name, func(t *testing.T) { probeWaits(t, commits) })
 	}
+}
+
+func probeWaits(t *testing.T, commits bool) {
+	onEach(t, func(t *testing.T, b *bank) {
+		began, finish := make(chan struct{}), make(chan struct{})
+		crash := errors.New("crash")
+		var done sync.WaitGroup
+		done.Go(func() {
+			_, err := b.debit(do("pay", 1, 1), in30, func() error {
+				close(began)
+				<-finish
+				if commits {
+					return nil
+				}
+				return crash
+			})
+			if commits != (err == nil) {
+				b.t.Errorf("the action: %v", err)
+			}
+		})
+		<-began
+		got := make(chan string)
+		go func() { got <- b.found("pay") }()
+		close(finish)
+		want, effects, cents := "did not happen", int64(0), int64(0)
+		if commits {
+			want, effects, cents = "happened: debit of 30 by attempt 1", 1, 30
+		}
+		if diff := cmp.Diff(want, <-got); diff != "" {
+			t.Error(diff)
+		}
+		done.Wait()
+		b.check(effects, cents)
+	})
 }
 
 func TestProbeMisused(t *testing.T) {
