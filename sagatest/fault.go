@@ -80,8 +80,6 @@ func (o Outcome) Always() Outcome { o.always = true; return o }
 // AtEnd lets what is late come when the whole saga is over.
 func (o Outcome) AtEnd() Outcome { o.atEnd = true; return o }
 
-func (o Outcome) twice() bool { return o.kind == duplicate || o.kind == atOnce }
-
 // name is what the outcome is called in the names of runs.
 func (o Outcome) name() string {
 	s := map[kind]string{

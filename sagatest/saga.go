@@ -302,11 +302,11 @@ func (r *rig) awaited() string {
 			return "a person: " + statemachine.KindWords(it.Kind) + ", " + it.Call.String()
 		}
 	}
-	for _, w := range r.open() {
-		if w[1] == "" {
-			return "a person's answer at " + w[0]
+	if open := r.open(); len(open) > 0 {
+		if w := open[0]; w[1] != "" {
+			return "signal " + w[1] + " at " + w[0]
 		}
-		return "signal " + w[1] + " at " + w[0]
+		return "a person's answer at " + open[0][0]
 	}
 	return "nothing that the test gives"
 }

@@ -48,12 +48,10 @@ func Unwind[In, Out any](t testing.TB, def *saga.Definition[In, Out], input In, 
 type scenario struct {
 	name string
 	// step and undo are what it is about; words what is done to it.
-	step  string
-	undo  bool
-	words string
-	kind  kind
-	// mend is what to do if the check fails.
-	mend   string
+	step   string
+	undo   bool
+	words  string
+	kind   kind
 	faults []fault
 	set    func(*options)
 	// stuck: it may end with a person being asked.
