@@ -33,7 +33,7 @@ quick: ## Tests without what takes long (no Postgres, no processes)
 
 .PHONY: sim
 sim: ## Simulate a cluster for long: 20 times what the tests do. A failing seed prints how to run it again
-	go test -count=1 -v -timeout 10h ./engine/enginetest/sim -run TestSim -sim.seeds 200000
+	go test -count=1 -v -timeout 90m -run "TestSim$$" ./engine/enginetest/sim -sim.first=1000000 -sim.seeds=200000
 
 .PHONY: mutants
 mutants: ## Test the tests: plant bugs, one after the other, and see that the simulation finds them

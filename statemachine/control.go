@@ -78,6 +78,7 @@ func (d *decider) resume(e Resume) error {
 		return &Refusal{Code: RefusedNotAllowed, Message: fmt.Sprintf("the saga has ended as %s", d.s.Status)}
 	}
 	d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Resumed{Resumed: &historyv1.Resumed{Actor: e.Actor, Reason: e.Reason}}})
+	d.takeUp()
 	d.tick(Tick{})
 	return nil
 }

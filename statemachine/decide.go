@@ -564,7 +564,9 @@ func (d *decider) undoEnded(i int, e Result) {
 	case Succeeded:
 		if c.Empty && !c.happened && st.Do.happened {
 			// It found nothing, perhaps because the action came after it. By now the action is known to have happened.
-			d.retrying(e.Call)
+			if d.retrying(e.Call); d.s.Paused {
+				return
+			}
 			d.again(i, e.Call.Item, undo, c.Generation+1)
 			return
 		}
@@ -578,15 +580,41 @@ func (d *decider) undoEnded(i int, e Result) {
 	}
 }
 
-// again makes an attempt now, or as soon as the saga is resumed.
+// again makes an attempt now, or once the saga is resumed.
 func (d *decider) again(i int, item string, dir historyv1.Direction, generation int32) {
-	if d.s.Paused && generation == d.step(i, item).call(dir).Generation {
+	c := d.step(i, item).call(dir)
+	switch {
+	case !d.s.Paused:
+		d.attempt(i, item, dir, generation, nil)
+	case generation == c.Generation:
 		d.emit(&historyv1.Fact{Kind: &historyv1.Fact_RetryPlanned{RetryPlanned: &historyv1.RetryPlanned{
-			Call: d.callOf(i, item, dir).proto(), Attempt: d.step(i, item).call(dir).Attempt + 1, AtUs: d.now,
+			Call: d.callOf(i, item, dir).proto(), Attempt: c.Attempt + 1, AtUs: d.now,
 		}}})
-		return
+	default:
+		// The state says that it is needed: see takeUp.
 	}
-	d.attempt(i, item, dir, generation, nil)
+}
+
+// takeUp does what was needed while the saga was paused, and isn't found by going forward or back.
+func (d *decider) takeUp() {
+	var left []where
+	d.s.each(func(f *Frame) bool {
+		if f.Phase == FrameUndone {
+			left = append(left, where{f.body, f.Item})
+		}
+		return true
+	})
+	for _, w := range left {
+		if d.s.Status.Terminal() || d.s.Backward {
+			return
+		}
+		d.compensate(d.frame(w))
+	}
+	for _, i := range d.m.pivots {
+		if c := &d.step(i, "").Do; c.Phase == GivenUp && c.Attempt > 0 && !d.s.Backward {
+			d.stepFailed(i, "", historyv1.CauseKind_CAUSE_KIND_GIVEN_UP, c.Attempt, c.LastError)
+		}
+	}
 }
 
 // needsProbe says that it is to be asked whether a step's action happened, before anything else is done about it.

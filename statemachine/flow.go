@@ -706,6 +706,11 @@ func (t *tree) series(m *Machine, f *Frame, nodes []node) {
 	t.close(at)
 }
 
+// undoneTooEarly says that a compensation found nothing to undo, and that the action is known by now to have happened.
+func (st *StepState) undoneTooEarly() bool {
+	return st.Undo.Phase == Succeeded && st.Undo.Empty && !st.Undo.ByHand && !st.Undo.happened && st.Do.happened
+}
+
 func (m *Machine) phase(i int, st *StepState) compensation.Phase {
 	switch st.Do.Phase {
 	case Idle:
@@ -727,6 +732,9 @@ func (m *Machine) phase(i int, st *StepState) compensation.Phase {
 	case Idle:
 		return compensation.NeedsUndo
 	case Succeeded:
+		if st.undoneTooEarly() {
+			return compensation.NeedsUndo
+		}
 		return compensation.Undone
 	case Held:
 		if m.steps[i].letPass {

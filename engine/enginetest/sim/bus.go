@@ -93,7 +93,7 @@ func (s *sim) send(t *workerv1.Task, d time.Duration) {
 			if d > 30*time.Minute {
 				s.sometimes("a task arrives hours late")
 			}
-			s.work1(t)
+			s.toWorker(t)
 		}
 	})
 }
@@ -163,8 +163,8 @@ func (s *sim) wipe() {
 	}
 }
 
-// work1 lets a worker do a task.
-func (s *sim) work1(t *workerv1.Task) {
+// toWorker lets a worker do a task.
+func (s *sim) toWorker(t *workerv1.Task) {
 	a := s.account(t)
 	a.working++
 	if a.working > 1 {

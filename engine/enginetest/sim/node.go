@@ -444,6 +444,11 @@ func (s *sim) read(b *store.Batch) {
 		if s.settings.trueClocks() && t.At.UnixMicro() > s.database() {
 			s.fail("I13: a transition of %v is decided by the database's clock of %v", t.At, time.UnixMicro(s.database()))
 		}
+		// Nodes measure the database's clock twice a minute. After a while without faults none is far ahead any more.
+		if ahead := t.At.UnixMicro() - s.database(); s.calm && s.now-s.horizon.Microseconds() > (90*time.Second).Microseconds() && ahead > 0 &&
+			(!s.drift || ahead > (4*time.Second).Microseconds()) {
+			s.fail("I13: a node's clock stays %v ahead of the database's", time.Duration(ahead)*time.Microsecond)
+		}
 		if t.At.UnixMicro() > s.database() {
 			s.sometimes("a node's clock is ahead of the database's")
 		}

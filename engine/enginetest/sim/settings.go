@@ -151,7 +151,7 @@ func drawSettings(c *chance) settings {
 	}
 	if c.oneIn(25) {
 		// A calm world: what is late or lost here has no excuse.
-		*(&s) = settings{
+		s = settings{
 			nodes: s.nodes, shards: s.shards, definitions: s.definitions, sagas: s.sagas, operators: s.operators, horizon: s.horizon, patience: s.patience,
 			ttl: s.ttl, redispatch: s.redispatch, sweep: s.sweep, park: s.park, rebalance: s.rebalance, page: s.page, batch: s.batch, every: s.every, barrier: true,
 			fails: s.fails, rejects: s.rejects, cancels: s.cancels, undoFails: s.undoFails, undoRefuses: s.undoRefuses, commits: 10 * time.Millisecond,

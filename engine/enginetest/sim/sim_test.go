@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -50,6 +51,10 @@ func TestSim(t *testing.T) {
 	t.Logf("seeds %d, sagas %d, virtual hours %.0f, events %d, commits %d, faults %d, unknown commits %d (%d had landed, %d had not), ends %v, in %v",
 		total.seeds, total.Sagas, total.Virtual.Hours(), total.Events, total.Commits, sum(total.Faults), total.UnknownLanded+total.UnknownLost,
 		total.UnknownLanded, total.UnknownLost, total.Ends, time.Since(began).Round(time.Second))
+	names := slices.SortedFunc(maps.Keys(rare), func(a, b string) int { return total.Rare[a] - total.Rare[b] })
+	for _, name := range names[:5] {
+		t.Logf("met %d times: %s", total.Rare[name], name)
+	}
 	if testing.Short() || seeds < seedsCI || t.Failed() {
 		return
 	}
