@@ -111,6 +111,7 @@ func (d *decider) report(e Report) {
 		return
 	}
 	d.reply.Verdict = workerv1.Verdict_VERDICT_ACCEPTED
+	said := c.Reported()
 	var by Micros
 	if ms.heartbeat > 0 && e.Call.Dir == do {
 		by = d.now + ms.heartbeat
@@ -118,9 +119,9 @@ func (d *decider) report(e Report) {
 	switch e.Kind {
 	case ReportClaim:
 		switch {
-		case c.Claim == string(e.Data):
+		case said.Claim == string(e.Data):
 			d.reply.Verdict = workerv1.Verdict_VERDICT_DUPLICATE
-		case c.Claim != "":
+		case said.Claim != "":
 			d.reply.Verdict = workerv1.Verdict_VERDICT_BUSY
 		default:
 			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Claimed{Claimed: &historyv1.Claimed{
@@ -130,7 +131,7 @@ func (d *decider) report(e Report) {
 	case ReportCheckpoint:
 		if e.Call.Dir != do || len(e.Data) == 0 {
 			d.reply.Verdict = workerv1.Verdict_VERDICT_REFUSED
-		} else if bytes.Equal(c.Checkpoint, e.Data) {
+		} else if bytes.Equal(said.Checkpoint, e.Data) {
 			d.reply.Verdict = workerv1.Verdict_VERDICT_DUPLICATE
 		} else {
 			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Checkpointed{Checkpointed: &historyv1.Checkpointed{
@@ -139,11 +140,11 @@ func (d *decider) report(e Report) {
 		}
 	case ReportProgress:
 		f := &historyv1.Progressed{Call: e.Call.proto(), Generation: e.Generation, Attempt: e.Attempt, HeartbeatUs: by}
-		if len(e.Data) > 0 && !bytes.Equal(e.Data, c.Progress) {
+		if len(e.Data) > 0 && !bytes.Equal(e.Data, said.Progress) {
 			f.Data = e.Data
 		}
 		// A heartbeat that nothing waits for, and that says nothing new, isn't worth a transition.
-		if f.Data != nil || by > c.HeartbeatBy {
+		if f.Data != nil || by > said.HeartbeatBy {
 			d.emit(&historyv1.Fact{Kind: &historyv1.Fact_Progressed{Progressed: f}})
 		}
 	default:

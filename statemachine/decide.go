@@ -905,7 +905,13 @@ func (d *decider) due(e Tick) {
 
 // overdue says that an attempt in flight has lasted too long, or wasn't heard of for too long.
 func (c *CallState) overdue(now Micros) bool {
-	return c.Deadline != 0 && c.Deadline <= now || c.HeartbeatBy != 0 && c.HeartbeatBy <= now
+	return c.Deadline != 0 && c.Deadline <= now || c.silent(now)
+}
+
+// silent says that an attempt wasn't heard of for too long.
+func (c *CallState) silent(now Micros) bool {
+	by := c.Reported().HeartbeatBy
+	return by != 0 && by <= now
 }
 
 // timeout ends an attempt that wasn't answered: something may have been done, or may still be.
@@ -914,7 +920,7 @@ func (d *decider) timeout(i int, call Call, e Tick) {
 	st, attempt := &d.m.steps[i], c.Attempt
 	err := &historyv1.Error{Code: CodeTimeout, Message: fmt.Sprintf("no answer within %v: whether anything was done is unknown", micros(st.patience(call.Dir)))}
 	switch {
-	case c.HeartbeatBy != 0 && c.HeartbeatBy <= d.now:
+	case c.silent(d.now):
 		err = &historyv1.Error{Code: CodeHeartbeat, Message: fmt.Sprintf("not heard of for %v: its worker is taken for lost, and whether anything was done is unknown", micros(st.heartbeat))}
 	case e.NoWorker != nil && e.NoWorker(call):
 		err = &historyv1.Error{Code: CodeNoWorker, Message: fmt.Sprintf(

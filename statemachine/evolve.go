@@ -168,6 +168,13 @@ func (x *spot) settle() {
 	}
 }
 
+// unheard: there is no attempt in flight that was heard of.
+func (c *CallState) unheard() {
+	if c.Said != nil {
+		c.say(func(s *Said) { s.HeartbeatBy, s.Claim = 0, "" })
+	}
+}
+
 // quiet stops the sleeps, waits and blocks in a frame that turned back. It returns by how much less is awaited.
 func (s *State) quiet(f *Frame) (delta int32) {
 	for i := range f.Places {
@@ -226,7 +233,7 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 			case undo:
 				c.OutputKnown, c.happened = st.Do.OutputKnown, st.Do.happened
 			case do:
-				c.Input, c.Checkpoint, c.Progress, c.Disproved = e.GetInput(), nil, nil, false
+				c.Input, c.Said, c.Disproved = e.GetInput(), nil, false
 			}
 		}
 		if c.StartedAt == 0 {
@@ -240,7 +247,7 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 			s.startNo = max(s.startNo, n)
 		}
 		c.Phase, c.Attempt, c.Deadline, c.RetryAt, c.Unsendable, c.EndedAt = InFlight, e.GetAttempt(), e.GetDeadlineUs(), 0, false, 0
-		c.HeartbeatBy, c.Claim = e.GetHeartbeatUs(), ""
+		c.unheard()
 
 	case *historyv1.Fact_AttemptEnded:
 		e := f.AttemptEnded
@@ -248,7 +255,8 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 			return err
 		}
 		c := x.call
-		c.Deadline, c.HeartbeatBy, c.Claim = 0, 0, ""
+		c.Deadline = 0
+		c.unheard()
 		c.LastOutcome, c.LastError = e.GetOutcome(), e.GetError()
 		rec := c.record(e.GetGeneration(), e.GetAttempt())
 		rec.doubt = rec.doubt && rec.digest != nil || e.GetOutcome() != historyv1.Outcome_OUTCOME_REJECTED
@@ -458,22 +466,24 @@ func (m *Machine) evolve(s *State, fact *historyv1.Fact, at Micros) error {
 		if err := m.atCall(s, &x, f.Checkpointed.GetCall()); err != nil {
 			return err
 		}
-		x.call.Checkpoint = f.Checkpointed.GetData()
+		x.call.say(func(s *Said) { s.Checkpoint = f.Checkpointed.GetData() })
 
 	case *historyv1.Fact_Progressed:
 		e := f.Progressed
 		if err := m.atCall(s, &x, e.GetCall()); err != nil {
 			return err
 		}
-		if x.call.HeartbeatBy = e.GetHeartbeatUs(); len(e.GetData()) > 0 {
-			x.call.Progress = e.GetData()
-		}
+		x.call.say(func(s *Said) {
+			if s.HeartbeatBy = e.GetHeartbeatUs(); len(e.GetData()) > 0 {
+				s.Progress = e.GetData()
+			}
+		})
 
 	case *historyv1.Fact_Claimed:
 		if err := m.atCall(s, &x, f.Claimed.GetCall()); err != nil {
 			return err
 		}
-		x.call.Claim, x.call.HeartbeatBy = f.Claimed.GetClaim(), f.Claimed.GetHeartbeatUs()
+		x.call.say(func(s *Said) { s.Claim, s.HeartbeatBy = f.Claimed.GetClaim(), f.Claimed.GetHeartbeatUs() })
 
 	case *historyv1.Fact_Paused:
 		s.Paused, s.PauseReason, s.PausedAt = true, f.Paused.GetReason(), at
@@ -630,7 +640,8 @@ func (s *State) abandon(f *Frame, at Micros) {
 			switch c.Phase {
 			case InFlight, BackingOff, Held:
 				c.InDoubt = c.InDoubt || c.Phase == InFlight
-				c.Phase, c.EndedAt, c.Deadline, c.RetryAt, c.HeartbeatBy, c.Claim = GivenUp, at, 0, 0, 0, ""
+				c.Phase, c.EndedAt, c.Deadline, c.RetryAt = GivenUp, at, 0, 0
+				c.unheard()
 			}
 		}
 	}

@@ -127,8 +127,8 @@ func (m *Machine) explainCall(s *State, i int, call Call, c *CallState, now Micr
 		}
 	default:
 		e.For, e.Until = sagadv1.WaitsFor_WAITS_FOR_WORKER, c.Deadline
-		if c.HeartbeatBy != 0 && (e.Until == 0 || c.HeartbeatBy < e.Until) {
-			e.Until = c.HeartbeatBy
+		if by := c.Reported().HeartbeatBy; by != 0 && (e.Until == 0 || by < e.Until) {
+			e.Until = by
 		}
 		e.Text = fmt.Sprintf("a worker of %s is to answer for %s%s", st.activity, callWords(call.proto()), tries)
 		if c.Deadline != 0 && c.Deadline <= now {

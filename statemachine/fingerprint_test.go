@@ -79,10 +79,10 @@ func (f *printer) frame(x *Frame) {
 			if f.flags(c != nil); c == nil {
 				continue
 			}
-			f.number(int64(c.Phase), int64(c.Generation), int64(c.Attempt), c.Deadline, c.RetryAt, int64(c.LastOutcome), c.StartedAt, c.EndedAt, int64(c.budgetFrom), c.budgetFromAt, c.HeartbeatBy)
-			f.bytes(c.Input, c.Output, c.Checkpoint, c.Progress)
+			f.number(int64(c.Phase), int64(c.Generation), int64(c.Attempt), c.Deadline, c.RetryAt, int64(c.LastOutcome), c.StartedAt, c.EndedAt, int64(c.budgetFrom), c.budgetFromAt, c.Reported().HeartbeatBy)
+			f.bytes(c.Input, c.Output, c.Reported().Checkpoint, c.Reported().Progress)
 			f.flags(c.OutputKnown, c.InDoubt, c.Empty, c.ByHand, c.Unsendable, c.happened, c.Disproved)
-			f.text(c.Claim)
+			f.text(c.Reported().Claim)
 			f.err(c.LastError)
 			f.number(int64(len(c.ended)))
 			for _, e := range c.ended {
@@ -145,7 +145,7 @@ func TestFingerprintSeesEverything(t *testing.T) {
 	make1 := func() *State {
 		return &State{
 			Frame: Frame{
-				Steps:  []StepState{{Do: CallState{ended: []endedAttempt{{}}}, Undo: CallState{ended: []endedAttempt{{}}}, Probe: &CallState{}}},
+				Steps:  []StepState{{Do: CallState{ended: []endedAttempt{{}}, Said: &Said{}}, Undo: CallState{ended: []endedAttempt{{}}}, Probe: &CallState{}}},
 				Places: []PlaceState{{frames: []*Frame{{}}}},
 			},
 			Items: []ItemState{{}}, Signals: []SignalState{{}}, keys: []signalKey{{}},
@@ -168,11 +168,12 @@ func TestFingerprintSeesEverything(t *testing.T) {
 		{"Frame", func(s *State) any { return &s.Frame }, []string{"Steps", "Places", "stamp"}},
 		{"PlaceState", func(s *State) any { return &s.Places[0] }, []string{"frames", "stamp"}},
 		{"inner Frame", func(s *State) any { return s.Places[0].frames[0] }, []string{"stamp"}},
+		{"Said", func(s *State) any { return s.Steps[0].Do.Said }, nil},
 		{"Probe", func(s *State) any { return s.Steps[0].Probe }, nil},
 		{"SignalState", func(s *State) any { return &s.Signals[0] }, nil},
 		{"signalKey", func(s *State) any { return &s.keys[0] }, nil},
 		{"StepState", func(s *State) any { return &s.Steps[0] }, []string{"Do", "Undo", "Probe"}},
-		{"Do", func(s *State) any { return &s.Steps[0].Do }, []string{"ended"}},
+		{"Do", func(s *State) any { return &s.Steps[0].Do }, []string{"ended", "Said"}},
 		{"Undo", func(s *State) any { return &s.Steps[0].Undo }, []string{"ended"}},
 		{"Do.ended", func(s *State) any { return &s.Steps[0].Do.ended[0] }, nil},
 		{"Undo.ended", func(s *State) any { return &s.Steps[0].Undo.ended[0] }, nil},

@@ -146,6 +146,10 @@ func describeValue(b *strings.Builder, name string, v reflect.Value) {
 	if v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 		return
 	}
+	if said, ok := v.Interface().(*Said); ok {
+		describeValue(b, strings.TrimSuffix(name, ".Said"), reflect.ValueOf(said).Elem()) // as part of the call
+		return
+	}
 	if v.CanInterface() {
 		switch x := v.Interface().(type) {
 		case proto.Message:
@@ -157,6 +161,8 @@ func describeValue(b *strings.Builder, name string, v reflect.Value) {
 		}
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		describeValue(b, name, v.Elem())
 	case reflect.Struct:
 		if p, ok := v.Interface().(PlaceState); ok {
 			for i, f := range p.Frames() {

@@ -264,17 +264,40 @@ type CallState struct {
 	// The attempts, and the time, at which its present budget began.
 	budgetFrom int32
 	LastError  *historyv1.Error
+	// Said is what attempts said before they were over; nil while none said anything. See [CallState.Reported].
+	Said *Said
+	// StartedAt is when its first attempt was made, EndedAt when it ended.
+	StartedAt, EndedAt Micros
+
+	budgetFromAt Micros
+	ended        []endedAttempt
+}
+
+// Said is what attempts of a call said before they were over.
+type Said struct {
 	// HeartbeatBy is when the attempt in flight must have been heard of again; 0 while it wasn't heard of at all.
 	HeartbeatBy Micros
 	// Claim is the delivery that has the attempt to itself.
 	Claim string
 	// Checkpoint is what the action said before its effect, Progress what it said last. JSON.
 	Checkpoint, Progress []byte
-	// StartedAt is when its first attempt was made, EndedAt when it ended.
-	StartedAt, EndedAt Micros
+}
 
-	budgetFromAt Micros
-	ended        []endedAttempt
+// Reported is what attempts of the call said before they were over.
+func (c *CallState) Reported() Said {
+	if c.Said == nil {
+		return Said{}
+	}
+	return *c.Said
+}
+
+// say changes what was said. States that share it keep theirs.
+func (c *CallState) say(change func(*Said)) {
+	s := c.Reported()
+	change(&s)
+	if c.Said = nil; s.HeartbeatBy != 0 || s.Claim != "" || s.Checkpoint != nil || s.Progress != nil {
+		c.Said = &s
+	}
 }
 
 // endedAttempt remembers what an attempt's result was, to tell repeats from news.
@@ -458,7 +481,7 @@ func (s *State) NextWake() (Micros, bool) {
 				case c == nil:
 				case c.Phase == InFlight:
 					consider(c.Deadline)
-					consider(c.HeartbeatBy)
+					consider(c.Reported().HeartbeatBy)
 				case c.Phase == BackingOff && !s.Paused:
 					consider(c.RetryAt)
 				}

@@ -29,14 +29,14 @@ func (m *Machine) Task(s *State, c Call) (*workerv1.Task, error) {
 	}
 	switch c.Dir {
 	case do:
-		t.HeartbeatUs, t.Claimed, t.Progress = ms.heartbeat, ms.claimed, call.Progress
+		t.HeartbeatUs, t.Claimed, t.Progress = ms.heartbeat, ms.claimed, call.Reported().Progress
 	case probe:
 		t.Direction, t.TimeoutUs = workerv1.Direction_DIRECTION_PROBE, ms.undoTimeout
 	case undo:
 		t.Direction, t.TimeoutUs = workerv1.Direction_DIRECTION_UNDO, ms.undoTimeout
 		t.Undo = &workerv1.Undo{
 			OutputKnown: call.OutputKnown, CauseStep: s.Cause.GetStep(), CauseCode: s.Cause.GetError().GetCode(), CauseMessage: s.Cause.GetError().GetMessage(),
-			Checkpoint: st.Do.Checkpoint,
+			Checkpoint: st.Do.Reported().Checkpoint,
 		}
 		if cause := m.causeOf(s, c); cause != nil {
 			t.Undo.CauseStep, t.Undo.CauseCode, t.Undo.CauseMessage = cause.GetStep(), cause.GetError().GetCode(), cause.GetError().GetMessage()

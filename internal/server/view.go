@@ -168,7 +168,8 @@ func callView(run uuid.UUID, step, item string, dir historyv1.Direction, c *stat
 		EndedAt:        micros(c.EndedAt),
 	}
 	if dir == historyv1.Direction_DIRECTION_DO {
-		v.Checkpoint, v.Progress = string(c.Checkpoint), string(c.Progress)
+		said := c.Reported()
+		v.Checkpoint, v.Progress = string(said.Checkpoint), string(said.Progress)
 		if c.OutputKnown {
 			v.Output = string(c.Output)
 		}
