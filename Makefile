@@ -25,7 +25,7 @@ build: ## Build bin/sagad
 .PHONY: test
 test: setup check ## Install what tests need, check the code, run all tests
 	go test -race -count=1 $(RACE)
-	go test -count=1 ./...
+	SAGAD_MUTANTS=all go test -count=1 -timeout 25m ./...
 
 .PHONY: quick
 quick: ## Tests without what takes long (no Postgres, no processes)
