@@ -136,8 +136,6 @@ type sim struct {
 	sent                    map[string]int64
 	tasksOut                int
 	busDown, workersDown    int64
-	workers                 int
-	late                    int
 	requestNumber, actCount int
 }
 
