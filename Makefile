@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Packages with goroutines: their tests run under the race detector too. The simulations are single-threaded, and long.
-RACE := ./engine ./engine/enginetest ./sagatest/... ./internal/auth/... ./internal/natsbus/... ./internal/server/... ./sdk/... ./store/memory/... ./store/sqlite/... ./store/postgres/...
+RACE := ./engine ./engine/enginetest ./sagatest/... ./internal/natsbus/... ./internal/server/... ./sdk/... ./store/memory/... ./store/sqlite/... ./store/postgres/...
 BUF := tools/buf/node_modules/.bin/buf
 SQLC := go tool -modfile=tools/sqlc/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/lint/go.mod staticcheck
