@@ -678,6 +678,9 @@ func TestExplore(t *testing.T) {
 	}
 	for _, x := range worlds {
 		t.Run(x.name, func(t *testing.T) {
+			if (raceOn || testing.Short()) && x.floor > 1_000 {
+				t.Skip("this world is too large for the race detector, and for -short")
+			}
 			began := time.Now()
 			e, violation, path := explore(t, x.bounds, 3_000_000)
 			t.Logf("%d distinct states, %d transitions, depth %d, ends %v, in %v", e.states, e.transitions, e.depth, e.ends, time.Since(began).Round(time.Millisecond))

@@ -135,6 +135,9 @@ func flowSentence(fact *historyv1.Fact) string {
 	case *historyv1.Fact_ScopeStarted:
 		return fmt.Sprintf("Part %d of %s began.", f.ScopeStarted.GetIndex(), nameWords(f.ScopeStarted))
 	case *historyv1.Fact_ScopeUnwinding:
+		if f.ScopeUnwinding.GetCause().GetError().GetCode() == CodeLostRace {
+			return fmt.Sprintf("Part %d of %s isn't needed any more, and is undone: enough others are done.", f.ScopeUnwinding.GetIndex(), nameWords(f.ScopeUnwinding))
+		}
 		return fmt.Sprintf("Part %d of %s turned back: %s.", f.ScopeUnwinding.GetIndex(), nameWords(f.ScopeUnwinding), CauseWords(f.ScopeUnwinding.GetCause()))
 	case *historyv1.Fact_ScopeEnded:
 		if f.ScopeEnded.GetUndone() {

@@ -146,6 +146,10 @@ func (c Cause) String() string {
 		what = "a person decided so"
 	case historyv1.CauseKind_CAUSE_KIND_EXPRESSION:
 		what = "an expression of " + c.Step + " can't be evaluated"
+	case historyv1.CauseKind_CAUSE_KIND_BLOCK:
+		what = c.Step + " failed"
+	case historyv1.CauseKind_CAUSE_KIND_PARENT:
+		what = "the saga of which it is a child unwinds"
 	default:
 		return "no cause is known"
 	}
