@@ -71,6 +71,7 @@ type smallNode struct {
 
 type smallResult struct {
 	saga, step string
+	item       string
 	run        uuid.UUID
 	dir        workerv1.Direction
 	generation int32
@@ -82,6 +83,8 @@ type smallResult struct {
 type choice struct {
 	name func() string
 	do   func()
+	// odd: it uses up a bound. Random walks take such choices less often.
+	odd bool
 }
 
 type counter struct{ n *uint64 }
@@ -108,6 +111,10 @@ func smallDefinition() *sagadv1.Definition {
 }
 
 func newSmallWorld(t testing.TB, m *statemachine.Machine, ms *metrics, b bounds) *smallWorld {
+	return startSmallWorld(t, m, ms, b, "null")
+}
+
+func startSmallWorld(t testing.TB, m *statemachine.Machine, ms *metrics, b bounds, input string) *smallWorld {
 	w := &smallWorld{t: t, machine: m, metrics: ms, bounds: b, left: b, now: 1_000_000_000, chance: 1, effects: map[string]bool{}, closed: map[string]bool{}}
 	w.st = memory.New(1, memory.Random(counter{&w.chance}), memory.Clock(func() time.Time { return time.UnixMicro(w.now) }),
 		memory.Fault(func([]store.Batch) memory.Fate { return w.fate }))
@@ -118,7 +125,7 @@ func newSmallWorld(t testing.TB, m *statemachine.Machine, ms *metrics, b bounds)
 		run, _ := uuid.NewRandomFromReader(counter{&w.chance})
 		w.nodes[0].door.submit([]*event{{
 			key: sagaKey{"default", id}, machine: m, run: run, to: nobody{},
-			what: statemachine.Start{Namespace: "default", SagaID: id, Version: 1, Input: []byte("null"), Digest: digest[:]},
+			what: statemachine.Start{Namespace: "default", SagaID: id, Version: 1, Input: []byte(input), Digest: digest[:]},
 		}})
 	}
 	return w
@@ -185,7 +192,7 @@ func (w *smallWorld) flush(n int) {
 			}
 			for _, f := range t.GetFacts() {
 				a := f.GetAttemptScheduled()
-				durable = durable || a != nil && a.GetCall().GetStep() == task.Step && int32(a.GetCall().GetDirection()) == int32(task.Direction) &&
+				durable = durable || a != nil && a.GetCall().GetStep() == task.Step && a.GetCall().GetItem() == task.Item && int32(a.GetCall().GetDirection()) == int32(task.Direction) &&
 					a.GetGeneration() == task.Generation && a.GetAttempt() == task.Attempt
 			}
 		}
@@ -227,14 +234,18 @@ func (w *smallWorld) send(task *workerv1.Task) {
 }
 
 func sameAttempt(a, b *workerv1.Task) bool {
-	return a.RunId == b.RunId && a.Step == b.Step && a.Direction == b.Direction && a.Generation == b.Generation && a.Attempt == b.Attempt
+	return a.RunId == b.RunId && a.Step == b.Step && a.Item == b.Item && a.Direction == b.Direction && a.Generation == b.Generation && a.Attempt == b.Attempt
 }
 
 // choices are all things that may happen now, always in the same order.
 func (w *smallWorld) choices() []choice {
 	var out []choice
 	add := func(do func(), name string, args ...any) {
-		out = append(out, choice{func() string { return fmt.Sprintf(name, args...) }, do})
+		out = append(out, choice{func() string { return fmt.Sprintf(name, args...) }, do, false})
+	}
+	odd := func(do func(), name string, args ...any) {
+		add(do, name, args...)
+		out[len(out)-1].odd = true
 	}
 	for n, x := range w.nodes {
 		if x == nil {
@@ -248,12 +259,12 @@ func (w *smallWorld) choices() []choice {
 		default:
 			add(func() { w.commit(n, memory.Answered) }, "n%d commits", n)
 			if w.left.unknown > 0 {
-				add(func() { w.left.unknown--; w.commit(n, memory.AnswerLost) }, "n%d commits and isn't told", n)
-				add(func() { w.left.unknown--; w.commit(n, memory.CommitLost) }, "n%d's commit is lost", n)
+				odd(func() { w.left.unknown--; w.commit(n, memory.AnswerLost) }, "n%d commits and isn't told", n)
+				odd(func() { w.left.unknown--; w.commit(n, memory.CommitLost) }, "n%d's commit is lost", n)
 			}
 		}
 		if w.left.crashes > 0 {
-			add(func() { w.left.crashes--; w.nodes[n] = nil }, "n%d dies", n)
+			odd(func() { w.left.crashes--; w.nodes[n] = nil }, "n%d dies", n)
 		}
 	}
 	if w.nodes[0] == nil && w.nodes[1] == nil {
@@ -263,11 +274,14 @@ func (w *smallWorld) choices() []choice {
 		if w.nodes[0] != nil {
 			n = 1
 		}
-		add(func() { w.left.takeovers--; w.take(n) }, "n%d takes over", n)
+		odd(func() { w.left.takeovers--; w.take(n) }, "n%d takes over", n)
 	}
 	for i, task := range w.tasks {
 		dir := strings.ToLower(strings.TrimPrefix(task.Direction.String(), "DIRECTION_"))
-		of := func(do func(), how string) { add(do, "%s %s %s/%d "+how, task.SagaId, dir, task.Step, task.Attempt) }
+		of := func(do func(), how string) {
+			add(do, "%s %s %s/%d "+how, task.SagaId, dir, task.Step, task.Attempt)
+			out[len(out)-1].odd = how != "is carried out"
+		}
 		of(func() { w.serve(i, historyv1.Outcome_OUTCOME_SUCCEEDED, true) }, "is carried out")
 		if task.Direction == workerv1.Direction_DIRECTION_DO && w.left.rejections > 0 {
 			of(func() { w.left.rejections--; w.serve(i, historyv1.Outcome_OUTCOME_REJECTED, false) }, "is rejected")
@@ -288,14 +302,14 @@ func (w *smallWorld) choices() []choice {
 			r := w.results[i]
 			add(func() { w.hear(i, n, true) }, "n%d hears of %s %s %v/%d", n, r.saga, r.step, r.dir, r.attempt)
 			if w.left.repeats > 0 {
-				add(func() { w.left.repeats--; w.hear(i, n, false) }, "n%d hears of %s %s %v/%d, and will again", n, r.saga, r.step, r.dir, r.attempt)
+				odd(func() { w.left.repeats--; w.hear(i, n, false) }, "n%d hears of %s %s %v/%d, and will again", n, r.saga, r.step, r.dir, r.attempt)
 			}
 		}
 	}
 	if w.left.cancels > 0 {
 		for n, x := range w.nodes {
 			if x != nil {
-				add(func() {
+				odd(func() {
 					w.left.cancels--
 					x.door.submit([]*event{{key: sagaKey{"default", "s0"}, to: nobody{}, what: statemachine.Cancel{Reason: "r"}}})
 				}, "n%d is asked to cancel s0", n)
@@ -310,7 +324,7 @@ func (w *smallWorld) choices() []choice {
 				continue
 			}
 			if wake, ok := x.door.wake(); ok && wake > w.now {
-				add(func() {
+				odd(func() {
 					if early {
 						w.left.early--
 					}
@@ -371,13 +385,18 @@ func (w *smallWorld) grant() store.Grant {
 	return best.door.grant
 }
 
+// changes says whether a step does something that can be undone.
+func (w *smallWorld) changes(step string) bool { return !strings.HasPrefix(step, "c") }
+
+func effectOf(run, step, item string) string { return run + "/" + step + "@" + item }
+
 // serve lets a worker behind a barrier carry a task out. It answers as it did before, if it did.
 func (w *smallWorld) serve(i int, outcome historyv1.Outcome, effect bool) {
 	task := w.tasks[i]
 	w.tasks = slices.Delete(w.tasks, i, i+1)
-	key := task.RunId + "/" + task.Step
-	changes := task.Step != "c"
-	if task.Direction == workerv1.Direction_DIRECTION_DO {
+	key := effectOf(task.RunId, task.Step, task.Item)
+	switch task.Direction {
+	case workerv1.Direction_DIRECTION_DO:
 		switch {
 		case w.closed[key]:
 			if outcome == historyv1.Outcome_OUTCOME_SUCCEEDED || outcome == historyv1.Outcome_OUTCOME_FAILED {
@@ -389,10 +408,17 @@ func (w *smallWorld) serve(i int, outcome historyv1.Outcome, effect bool) {
 			} else {
 				w.closed[key] = true // and keeps this one
 			}
-		case effect && changes:
+		case effect && w.changes(task.Step):
 			w.effects[key] = true
 		}
-	} else {
+	case workerv1.Direction_DIRECTION_PROBE:
+		if outcome == historyv1.Outcome_OUTCOME_SUCCEEDED {
+			if outcome = historyv1.Outcome_OUTCOME_HAPPENED; !w.effects[key] {
+				w.closed[key] = true
+				outcome = historyv1.Outcome_OUTCOME_DID_NOT_HAPPEN
+			}
+		}
+	default:
 		if outcome == historyv1.Outcome_OUTCOME_SUCCEEDED && !w.effects[key] && !w.closed[key] {
 			outcome = historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO
 		}
@@ -405,7 +431,7 @@ func (w *smallWorld) serve(i int, outcome historyv1.Outcome, effect bool) {
 		return
 	}
 	run, _ := uuid.Parse(task.RunId)
-	w.results = append(w.results, smallResult{task.SagaId, task.Step, run, task.Direction, task.Generation, task.Attempt, outcome})
+	w.results = append(w.results, smallResult{task.SagaId, task.Step, task.Item, run, task.Direction, task.Generation, task.Attempt, outcome})
 }
 
 func (w *smallWorld) hear(i, n int, last bool) {
@@ -414,9 +440,12 @@ func (w *smallWorld) hear(i, n int, last bool) {
 		w.results = slices.Delete(w.results, i, i+1)
 	}
 	what := statemachine.Result{
-		Call: statemachine.Call{Step: r.step, Dir: historyv1.Direction(r.dir)}, Generation: r.generation, Attempt: r.attempt, Outcome: r.outcome, Worker: "w",
+		Call: statemachine.Call{Step: r.step, Item: r.item, Dir: historyv1.Direction(r.dir)}, Generation: r.generation, Attempt: r.attempt, Outcome: r.outcome, Worker: "w",
 	}
-	if r.outcome != historyv1.Outcome_OUTCOME_SUCCEEDED && r.outcome != historyv1.Outcome_OUTCOME_NOTHING_TO_UNDO {
+	switch r.outcome {
+	case historyv1.Outcome_OUTCOME_SUCCEEDED, historyv1.Outcome_OUTCOME_HAPPENED:
+		what.Output = []byte(`{"n":1}`)
+	case historyv1.Outcome_OUTCOME_REJECTED, historyv1.Outcome_OUTCOME_FAILED:
 		what.Error = &historyv1.Error{Code: "X"}
 	}
 	back := r
@@ -471,13 +500,25 @@ func (w *smallWorld) check() {
 		if ended > 1 || s.Status.Terminal() != (ended == 1) {
 			w.fail("I11: saga %s is %v with %d ends", s.ID, s.Status, ended)
 		}
-		a, b := w.effects[s.Run.String()+"/a"], w.effects[s.Run.String()+"/b"]
-		if s.Status == store.Completed && !(a && b) {
-			w.fail("I6: saga %s is completed, and its effects are %v %v", s.ID, a, b)
+		if !s.Status.Terminal() {
+			continue
 		}
-		// What an undone saga still gets to be carried out is refused; what stands then was never undone.
-		if s.Status == store.Compensated && (a || b) {
-			w.fail("I6: saga %s is compensated, and its effects are %v %v", s.ID, a, b)
+		// What stands is what the saga knows of, and nothing if it was undone.
+		var stands, known []string
+		for key := range w.effects { // sorted below
+			if strings.HasPrefix(key, s.Run.String()+"/") {
+				stands = append(stands, key)
+			}
+		}
+		for _, e := range w.machine.Effects(state) {
+			if e.GetState() != sagadv1.EffectState_EFFECT_STATE_UNDONE {
+				known = append(known, effectOf(s.Run.String(), e.GetStep(), e.GetItem()))
+			}
+		}
+		slices.Sort(stands)
+		slices.Sort(known)
+		if !slices.Equal(stands, known) || s.Status == store.Compensated && len(stands) > 0 {
+			w.fail("I6: saga %s is %v; it knows of %v, and %v stands", s.ID, statemachine.Status(s.Status), known, stands)
 		}
 	}
 }
@@ -505,7 +546,7 @@ func (w *smallWorld) key() uint64 {
 			h.Write(r.Facts)
 		}
 		for _, step := range []string{"a", "b"} {
-			put(flag01(w.effects[s.Run.String()+"/"+step]), flag01(w.closed[s.Run.String()+"/"+step]))
+			put(flag01(w.effects[effectOf(s.Run.String(), step, "")]), flag01(w.closed[effectOf(s.Run.String(), step, "")]))
 		}
 	}
 	for _, x := range w.nodes {
